@@ -142,7 +142,7 @@ def measure(place: str, options: argparse.Namespace) -> None:
         began = time.perf_counter()
         index.search(TEXTS[number % len(TEXTS)], top=TOP)
         direct.append(time.perf_counter() - began)
-    command = [sys.executable, "-m", "ray_atr.cli", "serve", place, "--port", str(port)]
+    command = [sys.executable, "-m", "ray_atr", "serve", place, "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         try:
             for _ in range(600):

@@ -27,7 +27,7 @@ HELP_SECONDS = 2.0
 def run(*words: str, **environment: str) -> tuple[float, str]:
     """CPU seconds of `ray-atr WORDS`, its children included, and what it printed."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "ray_atr.cli", *words]
+    command = [sys.executable, "-m", "ray_atr", *words]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout

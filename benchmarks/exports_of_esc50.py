@@ -67,7 +67,7 @@ def main() -> None:
 
 def command(*arguments: object) -> None:
     """One command of this package, as a person would type it."""
-    subprocess.run([sys.executable, "-m", "ray_atr.cli", *map(str, arguments)], check=True)
+    subprocess.run([sys.executable, "-m", "ray_atr", *map(str, arguments)], check=True)
 
 
 def settings(data: Path, towers: Path, epochs: int) -> list[str]:

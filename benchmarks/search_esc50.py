@@ -86,7 +86,7 @@ def train(vectors: Path, out: Path, clips: PairSet, epochs: int) -> Path:
 
 def command(*arguments: object) -> None:
     """One command of this package, as a person would type it."""
-    subprocess.run([sys.executable, "-m", "ray_atr.cli", *map(str, arguments)], check=True)
+    subprocess.run([sys.executable, "-m", "ray_atr", *map(str, arguments)], check=True)
 
 
 def open_index(run: Path, vectors: NDArray[np.float32], place: Path) -> Index:

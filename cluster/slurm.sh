@@ -22,7 +22,7 @@ run_folder=${RUN_FOLDER:-$root/runs/$pipeline-$SLURM_JOB_ID}
 
 cd "$root"
 # Once, before the nodes start: the committed lock file decides every version.
-uv sync --frozen --no-dev
+uv sync --frozen --no-dev --extra s3 --extra gcs
 # `ray symmetric-run` calls `ray` by its bare name.
 export PATH=$root/.venv/bin:$PATH
 

@@ -143,13 +143,32 @@ def test_output_in_another_encoding_ends_no_command(encoding: str, seen: str) ->
     assert done.stdout.decode(encoding) == f"{seen}\n"
 
 
-def test_a_reader_who_has_seen_enough_is_no_failure() -> None:
-    """`--help | head` ended with an error about a pipe."""
-    script = "from ray_atr.cli.parse import run_script; run_script(lambda: [print('x' * 100, flush=True) for _ in range(9_999)])"
+@pytest.mark.parametrize("printer", ["print", "Console().print"])
+def test_a_reader_who_has_seen_enough_is_no_failure(printer: str) -> None:
+    """`--help | head` ended with an error about a pipe, and what rich printed with the exit code of failed trials."""
+    script = f"""
+from rich.console import Console
+from ray_atr.cli.parse import run_script
+run_script(lambda: [{printer}('x' * 70) for _ in range(9_999)])
+"""
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("x" * 70 + "\n", "", 141)
+
+
+def test_the_time_that_elapses_ends_with_its_reader() -> None:
+    """`train | head` ended with the traceback of a thread."""
+    script = """
+import time
+from ray_atr.cli.parse import heartbeat, run_script
+def main():
+    with heartbeat("starting", seconds=0.1):
+        time.sleep(1)
+run_script(main)
+"""
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert done.stdout == "x" * 100 + "\n"
-    assert done.stderr == ""
+    assert (done.stdout, done.stderr) == ("starting\n", "")
 
 
 def test_a_mistake_is_not_preceded_by_a_bar_that_counted_nothing() -> None:
@@ -170,7 +189,7 @@ def test_an_unexpected_error_keeps_its_traceback() -> None:
 
 def test_a_command_whose_streams_are_closed_runs(tmp_path: Path) -> None:
     """As a service may start it. A file that it opens must not become its output."""
-    program = f"{shlex.quote(sys.executable)} -m ray_atr.cli cache <&- >&- 2>&-"
+    program = f"{shlex.quote(sys.executable)} -m ray_atr cache <&- >&- 2>&-"
     done = subprocess.run(program, shell=True, env=os.environ | {"RAY_ATR_HOME": str(tmp_path)}, check=False)
     assert done.returncode == 0
 

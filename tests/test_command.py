@@ -124,6 +124,7 @@ for words in {list(MISTAKES)}:
         ("--objectiv", "--objectiv: no such option here.*did you mean --objective?"),
         ("--noise", "--noise: no such option here.*it is an option of ray-atr sweep noise"),
         ("--seeds 0 1", "--seeds: no such option here.*did you mean --seed?"),
+        ("--retry_failed", "--retry-failed: no such option here; allowed --recipe, .*option of ray-atr sweep"),
         # Like no option and no setting.
         ("--colours 0 1", "--colours: no such option here; allowed --recipe, .* and settings"),
     ],
@@ -268,11 +269,12 @@ CONFIGS = {
     "flat.yml": "objective: m_ltm_pot\ntrain.epochs: 3\ntrain.learning_rate: 0.001\ndata.languages: eng,fra\n",
     "nested.json": '{"objective": "m_ltm_pot", "train": {"epochs": 3, "learning_rate": 1e-3}, "data.languages": ["eng", "fra"]}',
 }
+CONFIGS["of_windows.json"] = "\ufeff" + CONFIGS["nested.json"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_configuration_is_yaml_or_json(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(CONFIGS[name])
+    (tmp_path / name).write_text(CONFIGS[name], encoding="utf-8")
     values = {
         "objective": "m_ltm_pot",
         "train.epochs": 3,

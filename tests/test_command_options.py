@@ -4,8 +4,11 @@ say.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +20,7 @@ from ray_atr.cli import audit, cache, evaluate, export, index, main, pack, prepa
 from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.cli.running import plan_search, planned, run_plan
+from ray_atr.deploy.index.search import Match
 from ray_atr.training.experiment import Experiment
 from tests.support.commands import CalledError, called, replace_work
 
@@ -59,6 +63,19 @@ def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     assert asked.args == (["a dog"], "en")
     assert asked.kwargs == {"top": 3, "at_least": 0.5, "or_nothing": True}
     assert capsys.readouterr().out == "nothing found of probability 0.5 or more\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_answers_as_json_keep_every_letter_in_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """The letters that an encoding lacks were question marks, so that the path named no file."""
+    opened = MagicMock()
+    opened.return_value.warning_of.return_value = ""
+    opened.return_value.search_many.return_value = [[Match("日本.wav", 0.0, 1.0, 0.5, None, "日本", {})]]
+    replace_work(monkeypatch, {"deploy.index.opened.Index.open": opened})
+    written = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding, errors="replace", line_buffering=True)):
+        index.run(["query", "i", "a dog", "--json"], "command")
+        assert json.loads(written.getvalue().decode(encoding))["matches"][0]["path"] == "日本.wav"
 
 
 def test_texts_from_the_standard_input_are_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +175,21 @@ def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypat
         assert (made.kwargs["out"], made.kwargs["figures"]) == ("o", figures)
 
 
-@pytest.mark.parametrize("more", [["--card"], ["--calibrate"], ["--mteb", "ESC50"]])
-def test_an_evaluation_of_nothing_is_refused_before_what_is_written_beside_it(more: list[str]) -> None:
-    with pytest.raises(ValueError, match="checkpoint: got 'none'; allowed one folder of a saved retriever"):
-        evaluate.run(["--checkpoint", *more], "command")
+@pytest.mark.parametrize(
+    ("command", "words", "option"),
+    [
+        (evaluate, ["--checkpoint"], "--checkpoint"),
+        (evaluate, ["--checkpoint", "--card"], "--checkpoint"),
+        (evaluate, ["--checkpoint", "c", "--baseline"], "--baseline"),
+        (evaluate, ["--checkpoint", "c", "--mteb", "--card"], "--mteb"),
+        (sweep, ["--space", "seed=grid(0)", "--maximize"], "--maximize"),
+        (prepare, ["folder", "--source", "s", "--out", "o", "--captions"], "--captions"),
+    ],
+)
+def test_an_option_without_its_values_is_refused(command: Any, words: list[str], option: str) -> None:
+    """`--baseline $RUNS` compared with nothing if the variable was not set."""
+    with pytest.raises(ValueError, match=f"^{option}: got 'nothing'; allowed one value or more$"):
+        command.run(words, "command")
 
 
 @pytest.mark.parametrize("option", ["--prior", "--false-nothing"])
@@ -194,6 +222,28 @@ def test_a_finished_audit_is_used_as_it_is_said(monkeypatch: pytest.MonkeyPatch,
             audit.run(["a", "--out", "o", f"--{option}", value, *more], "command")
     with pytest.raises(ValueError, match="one of them at a time"):
         audit.run(["a", "--out", "o", "--apply", "file", "--estimate", "file", "--keep", "0.1"], "command")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "work"),
+    [
+        (audit, ["d", "--out", "o"], "workshop.audit.run.audit_data_set"),
+        (evaluate, ["--checkpoint", "c"], "evaluation.run.evaluate"),
+    ],
+)
+def test_a_long_line_is_not_broken_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: Any, words: list[str], work: str
+) -> None:
+    line = "warning: " + "word " * 60 + "end"
+
+    def worked(*_: object, echo: Callable[[str], None], **__: object) -> None:
+        echo(line)
+        raise CalledError
+
+    replace_work(monkeypatch, {work: worked})
+    with pytest.raises(CalledError):
+        command.run(words, "command")
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def values(points: list[Any], path: str) -> list[Any]:
@@ -253,6 +303,7 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
         (cache, ["--unused-days", "3"], "--unused-days: got 3.0; allowed nothing without --prune"),
         (sweep, ["noise", "--retry-failed"], "--retry-failed: got 'true'; allowed only with --resume"),
         (sweep, ["noise", "--same-code"], "--same-code: got 'true'; allowed only with --resume"),
+        (sweep, ["noise", "--estimate", "--resume", "r"], "--estimate: got 'true'; allowed only without --resume"),
         (export, ["c", "--to", "clap", "--int8-text"], "--int8-text: got '--to clap'; allowed --to onnx"),
     ],
 )
@@ -279,12 +330,14 @@ def test_a_goal_is_given_once_and_what_a_run_folder_holds_is_not_given_again() -
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("train", []),
-        ("sweep noise", []),
-        ("evaluate", ["--checkpoint", "c"]),
-        ("index", ["build", "--checkpoint", "c", "--audio", "a"]),
-        ("prepare", ["folder", "--source", "s"]),
-        ("report", ["runs/one"]),
+        ("train", ["--out"]),
+        ("train", ["--resume"]),
+        ("sweep noise", ["--out"]),
+        ("sweep noise", ["--resume"]),
+        ("evaluate", ["--checkpoint", "c", "--out"]),
+        ("index", ["build", "--checkpoint", "c", "--audio", "a", "--out"]),
+        ("prepare", ["folder", "--source", "s", "--out"]),
+        ("report", ["runs/one", "--out"]),
     ],
 )
 def test_a_submitted_job_does_not_write_where_ray_deletes(
@@ -295,11 +348,9 @@ def test_a_submitted_job_does_not_write_where_ray_deletes(
     monkeypatch.chdir(copy)
     monkeypatch.setenv("RAY_JOB_ID", "01000000")
     with pytest.raises(SystemExit):
-        main(*command.split(), arguments=[*words, "--out", "results"])
-    expected = (
-        "error: --out: got 'results'; allowed an absolute path or a URL in a submitted job, whose working directory"
-    )
-    assert expected in capsys.readouterr().err
+        main(*command.split(), arguments=[*words, "results"])
+    allowed = "an absolute path or a URL in a submitted job, whose working directory"
+    assert f"error: {words[-1]}: got 'results'; allowed {allowed}" in capsys.readouterr().err
     assert not list(copy.iterdir())
 
 
@@ -310,3 +361,22 @@ def test_a_submitted_job_writes_where_it_stays(out: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(copy)
     monkeypatch.setenv("RAY_JOB_ID", "01000000")
     assert called(monkeypatch, "evaluation.run.evaluate", evaluate, ["--checkpoint", "c", "--out", out]).kwargs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out="], "--out: got ''; allowed a folder or a URL"),
+        (["--resume", ""], "--resume: got ''; allowed a folder or a URL"),
+        (["--recipe="], "--recipe: got ''; allowed a recipe that --help-settings lists"),
+        (["--out", "~nobody-of-this-name/x"], "~nobody-of-this-name/x: no home folder is known for its ~"),
+        (["--config", "~nobody-of-this-name/x"], "~nobody-of-this-name/x: no home folder is known for its ~"),
+    ],
+)
+def test_a_variable_that_is_unset_and_a_home_that_is_not_there_are_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main("train", arguments=arguments)
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")

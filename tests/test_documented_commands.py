@@ -18,8 +18,13 @@ from ray_atr.training.experiment import Experiment
 from tests.support.commands import replace_work
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "cluster" / "README.md"]
-BLOCK = re.compile(r"^    ((?:.*-- )?(?:uv run )?(?:python pipelines/|ray-atr ).*(?:(?<=\\)\n.*)*)$", re.MULTILINE)
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "cluster" / "README.md",
+    *sorted((ROOT / "pipelines").glob("*.py")),
+]
+BLOCK = re.compile(r"^(?:    )?((?:.*-- )?(?:uv run )?(?:python pipelines/|ray-atr ).*(?:(?<=\\)\n.*)*)$", re.MULTILINE)
 CONTINUED = re.compile(r"^    (uv run ray job submit .*(?:(?<=\\)\n.*)*)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:\w+\.py|ray-atr) [^`]+)`")
 OF_MANY = "…"
@@ -33,7 +38,7 @@ def commands() -> list[tuple[str, list[str]]]:
     """Page and words of each command: blocks of every page but the log, and the inline ones of docs/papers.md."""
     found = []
     for page in PAGES:
-        text = page.read_text()
+        text = page.read_text(encoding="utf-8").replace("\\\\\n", "\\\n")  # as a docstring writes the end of a line
         if page.name == "NOTEBOOK.md":  # what was run then, by the names of then
             continue
         lines = [*BLOCK.findall(text), *CONTINUED.findall(text)]

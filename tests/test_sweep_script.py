@@ -320,7 +320,7 @@ def test_resume_goes_on_with_the_points_of_the_folder_and_those_that_are_added(
     assert plans[0](run.experiment, run).search.points == [*points, *added]
 
 
-def test_a_comparison_continues_with_all_values_that_it_was_given() -> None:
+def test_a_comparison_continues_with_all_values_that_it_was_given(tmp_path: Path) -> None:
     first = NoiseSweep(objectives=("kcl",), noise=(0.0, 0.4)).added_to({})
     assert first == {"objectives": ["kcl"], "noise": [0.0, 0.4]}
     second = NoiseSweep(objectives=("m_ltm",))
@@ -329,8 +329,10 @@ def test_a_comparison_continues_with_all_values_that_it_was_given() -> None:
     both = second.added_to(first)
     assert both == {"objectives": ["kcl", "m_ltm"], "noise": [0.0, 0.4]}
     assert NoiseSweep(noise=(0.6,)).continuing(both).objectives == ("kcl", "m_ltm")
-    tuned = CorrespondenceSweep(tuned="tuned.json").added_to({})
-    assert CorrespondenceSweep(methods=("oracle",)).continuing(tuned).tuned == "tuned.json"
+    file = str(tmp_path / "tuned.json")
+    write_json(Path(file), {"oracle": {}})
+    tuned = CorrespondenceSweep(tuned=file).added_to({})
+    assert CorrespondenceSweep(methods=("oracle",)).continuing(tuned).tuned == file
 
 
 def test_a_table_of_a_knowledge_base_is_added_to_a_grid_and_a_grid_to_a_table() -> None:

@@ -468,6 +468,25 @@ def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
         fetch_experiment("to_fetch", store, tmp_path / "none")
 
 
+def test_what_was_fetched_while_it_ran_is_brought_up_to_date(tmp_path, store):
+    """A report of the experiment showed, from then on, what the first one had."""
+    folder = write_run(tmp_path / "run", OBJECTIVES, running=[0])
+    called(folder, "still running")
+    upload(folder, store=store)
+    fetch = partial(fetch_experiment, "still running", store, tmp_path / "fetched")
+    (fetched,) = fetch()
+    assert sorted(trial.is_finished for trial in RunFolder.open(fetched).trials()) == [False, True]
+    write_trial(folder, {"objective": OBJECTIVES["objective"][0]})
+    write_trial(folder, {"objective": "ask"})
+    upload(folder, store=store)
+    assert fetch() == [fetched]
+    assert [trial.is_finished for trial in RunFolder.open(fetched).trials()] == [True] * 3
+    # A run of this machine stays as it is.
+    RunFolder.open(fetched).update_info(ray="never", seeds=[7])
+    assert fetch() == [fetched]
+    assert RunFolder.open(fetched).info["seeds"] == [7]
+
+
 def read_trial(folder: Path) -> dict[str, Any]:
     result = folder / "result.json"
     return {

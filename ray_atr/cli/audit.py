@@ -79,13 +79,10 @@ def run(arguments: Sequence[str], program: str) -> None:
         return
     from ray_atr.workshop.audit.run import audit_data_set
 
-    def write(message: str) -> None:
-        console.print(message, markup=False, highlight=False)
-
     # A step may take minutes, and a bar in a file says nothing within one.
     with (
         advising(STARTS_AGAIN),
-        heartbeat(f"audit of {command.data}", write=write) as echo,
+        heartbeat(f"audit of {command.data}", write=lambda line: print_plain(console, [line])) as echo,
         counting("steps", console, write=echo) as count,
     ):
         folder = audit_data_set(

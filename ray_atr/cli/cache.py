@@ -38,6 +38,6 @@ def run(arguments: Sequence[str], program: str) -> None:
     for cache in caches:
         state = "" if cache.is_complete else "unfinished"
         table.add_row(cache.kind, decimal(cache.num_bytes), f"{cache.days_unused:.1f} days", state, str(cache.path))
-    Console(width=200, soft_wrap=True).print(table, highlight=False)
+    Console(width=10_000).print(table, highlight=False, markup=False, soft_wrap=True)
     verb = "removed" if options.prune else "cached"
     print(f"{len(caches)} {verb}, {decimal(sum(cache.num_bytes for cache in caches))}, under {home() / 'data'}")

@@ -70,7 +70,6 @@ def _print_completion(words: list[str]) -> None:
     shells = ("bash", "zsh")
     if len(words) != 2 or words[1] not in shells:
         raise refuse("--tyro-print-completion", " ".join(words[1:]), "one of " + ", ".join(shells))
-    modules = {name: importlib.import_module(f"ray_atr.cli.{name}") for name in COMMANDS}
-    commands = {name: module.OPTIONS for name, module in modules.items()}
+    commands = {name: importlib.import_module(f"ray_atr.cli.{name}").OPTIONS for name in COMMANDS}
     with OPTIONS_AND_SETTINGS:
         tyro.extras.subcommand_cli_from_dict(commands, prog=PROGRAM, args=words)

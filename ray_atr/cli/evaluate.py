@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ray_atr.cli.parse import check_actors, counting, heartbeat, option, parse, print_plain
 from ray_atr.common.runtime import STARTS_AGAIN, advising
@@ -76,12 +77,11 @@ def run(arguments: Sequence[str], program: str) -> None:
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
-    # Without a checkpoint `evaluate` says what is missing.
-    if command.checkpoint and (command.card or command.calibrate):
+    if command.card or command.calibrate:
         # They are written after everything else.
         require_writable(find_checkpoint(command.checkpoint[0]).folder)
     tasks = []
-    if command.checkpoint and command.mteb:
+    if command.mteb:
         from ray_atr.evaluation.mteb_scoring import find_tasks
 
         # Before any encoding, to report a wrong name or a missing extra at once.
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     # Rows are not wrapped in a file.
     console = Console(width=None if sys.stdout.isatty() else 140)
     # Ranking, TREC files and the rest may each take minutes.
-    with heartbeat("evaluating", write=lambda message: console.print(message, markup=False, highlight=False)) as echo:
+    with heartbeat("evaluating", write=lambda line: print_plain(console, [line])) as echo:
         with advising(STARTS_AGAIN), counting("clips and captions", console, write=echo) as count:
             evaluated = evaluate(
                 command.checkpoint,
@@ -100,8 +100,10 @@ def run(arguments: Sequence[str], program: str) -> None:
                 progress=lambda name, done, total: count(f"encoding by {name}", done, total),
                 echo=echo,
             )
-        extras = " ".join(f"--{name}" for name in ("card", "calibrate", "mteb") if getattr(command, name))
-        advice = f"the evaluation is complete in {evaluated.folder}" + rest_of(extras)
+        advice = f"the evaluation is complete in {evaluated.folder}"
+        if extras := " ".join(f"--{name}" for name in ("card", "calibrate", "mteb") if getattr(command, name)):
+            # They are made from vectors, which are not kept.
+            advice += f"; for {extras} run the command again with a new --out"
         with advising(advice):
             print_evaluation(evaluated, console)
             if command.evaluation.trec:
@@ -111,11 +113,6 @@ def run(arguments: Sequence[str], program: str) -> None:
             except ValueError as error:
                 # A task's data set that is not in reach, or too few clips for a calibration.
                 raise ValueError(f"{error}; {advice}") from None
-
-
-def rest_of(extras: str) -> str:
-    """How to get what is made after an evaluation, from its vectors, which are not kept."""
-    return f"; for {extras} run the command again with a new --out" if extras else ""
 
 
 def make_extras(command: EvaluateCommand, evaluated: Evaluated, tasks: Sequence[AbsTask], console: Console) -> None:
@@ -144,7 +141,7 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
     from ray_atr.sweep.tracking import mlflow_command
 
     page = evaluated.page
-    console.rule(page.title)
+    console.rule(Text(page.title))
     # A terminal is too narrow for the intervals, which the page has, so the note on them is left out.
     for notes, style in ((page.warnings, "bold"), (page.reading_without_brackets, "dim")):
         for note in notes:
@@ -152,7 +149,7 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
     tables = metric_tables(page.metrics, None, page.spreads, page.titles, page.trained)
     print_plain(console, [table.to_text(console.width) for table in tables])
     if page.comparison:
-        console.rule(f"{page.compared[1]} against {page.compared[0]}")
+        console.rule(Text(f"{page.compared[1]} against {page.compared[0]}"))
         print_plain(console, [page.comparisons[0].to_text(console.width)])
     print_plain(console, [f"results: {evaluated.folder}", f"page:    {evaluated.folder / 'evaluation.html'}"])
     if evaluated.mlflow_run is not None:
@@ -184,5 +181,5 @@ def print_tasks(scores: Sequence[TaskScore], evaluated: Evaluated, console: Cons
     for score in scores:
         recall = (f"{100 * score.recall[k]:.1f}" if k in score.recall else "" for k in RECALL_AT)
         table.add_row(score.task, score.subset, *recall, f"{score.main_score} {100 * score.main:.1f}")
-    console.print(table)
+    console.print(table, markup=False)
     print_plain(console, [f"MTEB:    {evaluated.folder / 'mteb'}"])

@@ -32,7 +32,7 @@ class ExperimentOptions:
         None,
         f"experiment to start from: {', '.join(OWN_RECIPES)}, or a paper's (--help-settings lists all)",
         "NAME",
-        "quickstart; with a --data.source of your own from_scratch",
+        "quickstart; with data of your own (data.source) from_scratch",
     )
     config: str | None = option(
         None,
@@ -66,7 +66,7 @@ class ExperimentOptions:
         The quickstart's towers are trained on synthetic sounds only; other data get a recipe whose towers are trained.
         """
         is_synthetic = {**self.config_values, **settings}.get("data.source", "soundscapes") == "soundscapes"
-        recipe = self.recipe or ("quickstart" if is_synthetic else "from_scratch")
+        recipe = ("quickstart" if is_synthetic else "from_scratch") if self.recipe is None else self.recipe
         if recipe not in RECIPES:
             # Imported here because it imports torch, which only this mistake needs.
             from ray_atr.objectives import PRESETS
@@ -117,12 +117,6 @@ class SweepOptions(ExperimentOptions):
     retry_failed: bool = option(False, "with --resume: run failed trials again")
     same_code: bool = option(False, "with --resume: refuse to continue if the code has changed")
 
-    def require_values(self) -> None:
-        """ValueError for an option without a value, for which nothing would run."""
-        for entry in fields(self):
-            if isinstance(entry.default, tuple) and entry.default and not getattr(self, entry.name):
-                raise refuse(f"--{entry.name.replace('_', '-')}", "nothing", "one value or more")
-
     @property
     def gives_seeds(self) -> bool:
         """Whether seeds were given, if the default ones: an option that is not given has the very object of its default."""
@@ -154,9 +148,17 @@ class SpaceOptions(SweepOptions):
         None, "run folder of an earlier sweep, from whose finished points optuna learns", "FOLDER", "none"
     )
 
+    @property
+    def varies_data(self) -> bool:
+        """Whether the space has data sets, which then take the place of the recipe's own."""
+        return any(entry.lstrip(" -").startswith("data.source") for entry in self.space)
+
+    def recipe_of(self, settings: Mapping[str, str]) -> str:
+        # Any other data than the synthetic ones.
+        return super().recipe_of({**settings, "data.source": "of the space"} if self.varies_data else settings)
+
     def require_data(self, settings: Mapping[str, str]) -> None:
-        # A sweep over data sets does not read the recipe's own.
-        if not any(entry.startswith("data.source=") for entry in self.space):
+        if not self.varies_data:
             super().require_data(settings)
 
 

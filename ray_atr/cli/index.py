@@ -188,11 +188,9 @@ def _lines(file: str) -> list[str]:
 
 def _print(query: str, matches: Sequence[Match], command: QueryIndex, *, is_alone: bool) -> None:
     if command.json:
-        print(
-            json.dumps(
-                {"query": query, "matches": [dataclasses.asdict(match) for match in matches]}, ensure_ascii=False
-            )
-        )
+        answer = {"query": query, "matches": [dataclasses.asdict(match) for match in matches]}
+        # Another encoding may lack letters of a path, which are then escaped.
+        print(json.dumps(answer, ensure_ascii=sys.stdout.encoding != "utf-8"))
         return
     if not is_alone:
         print(printable(query))

@@ -40,7 +40,7 @@ from ray_atr.common.override import as_typed, describe, nearest_path
 from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, is_in_a_copy_of_a_job, terminate_like_interrupt
-from ray_atr.common.settings import RepeatedNameError, counted, each_once, nearest, refuse, shortened
+from ray_atr.common.settings import RepeatedNameError, counted, each_once, local_path, nearest, refuse, shortened
 from ray_atr.common.storage import locate
 from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
@@ -113,7 +113,7 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
     seeds = list(arguments[arguments.index("--seeds") + 1 :]) if "--seeds" in arguments else []
     for word in itertools.takewhile(lambda word: not word.startswith("--"), seeds):
         if match := RANGE.fullmatch(word):
-            first, last = map(int, match.groups())
+            first, last = sorted(map(int, match.groups()))
             numbers = " ".join(map(str, range(first, min(last, first + 3) + 1))) + " ..." * (last > first + 3)
             raise ValueError(f"--seeds: got {word}; allowed numbers with spaces between them: --seeds {numbers}")
     output = io.StringIO()
@@ -160,16 +160,30 @@ def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
     """A command's options from the command line; unknown ones are refused."""
     with _in_our_words(arguments):
         parsed = tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
-    _require_a_place_that_stays(parsed)
+    _require_values(parsed, arguments)
+    _require_places_that_stay(parsed)
     return parsed
 
 
-def _require_a_place_that_stays(options: Any) -> None:
-    """ValueError if a submitted job is to write into Ray's copy of its working directory: the result would be deleted."""
-    out = getattr(options, "out", None)
-    if out and "://" not in out and not Path(out).expanduser().is_absolute() and is_in_a_copy_of_a_job():
-        allowed = "an absolute path or a URL in a submitted job, whose working directory Ray deletes"
-        raise refuse("--out", out, allowed)
+def _require_values(options: Any, arguments: Sequence[str]) -> None:
+    """ValueError for an option that takes several values and is given without one, as with an unset variable."""
+    for word, following in itertools.pairwise([*arguments, "--"]):
+        name = word.removeprefix("--").replace("-", "_")
+        if word.startswith("--") and following.startswith("--") and getattr(options, name, None) == ():
+            raise refuse(word, "nothing", "one value or more")
+
+
+def _require_places_that_stay(options: Any) -> None:
+    """ValueError for an empty --out or --resume, as of an unset variable, and if a submitted job is to write into Ray's copy of
+    its working directory: the result would be deleted.
+    """
+    for name in ("out", "resume"):
+        place = getattr(options, name, None)
+        if place == "":
+            raise refuse(f"--{name}", place, "a folder or a URL")
+        if place and (path := local_path(place)) is not None and not path.is_absolute() and is_in_a_copy_of_a_job():
+            allowed = "an absolute path or a URL in a submitted job, whose working directory Ray deletes"
+            raise refuse(f"--{name}", place, allowed)
 
 
 def parse_with_settings(
@@ -186,7 +200,8 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
-    _require_a_place_that_stays(parsed)
+    _require_values(parsed, arguments)
+    _require_places_that_stay(parsed)
     options_here = list(_names_of(options))
     for word in rest:
         if word.startswith("--"):
@@ -232,7 +247,8 @@ def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, 
         # The name of a setting without its path. Only this mistake needs the experiment, whose import takes seconds.
         hint = nearest_path(RECIPES["quickstart"](), path).replace("mean ", "mean --")
     allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
-    raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
+    typed = path.replace("_", "-")
+    raise ValueError(f"--{typed}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
 
 
 DECLARED = re.compile(r"^    (\w+): .+?= (?:setting|inherited)\(", re.MULTILINE)
@@ -286,7 +302,8 @@ def read_config(place: str) -> dict[str, Any]:
     """
     file = locate(place)
     try:
-        text = file.read_text(encoding="utf-8")
+        # Editors of Windows put a mark first, which JSON does not allow.
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"--config: {file}: no such file") from None
     except IsADirectoryError:
@@ -353,7 +370,8 @@ def counting(
     `heartbeat`, which then prints no line of its own.
     """
     write = write or (lambda line: print_plain(console, [line]))
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    what = progress.TextColumn("{task.description}", markup=False)
+    columns = (what, progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:
         tasks = {name: bar.add_task(name, total=None) for name in begun}
@@ -398,10 +416,12 @@ def heartbeat(
             last = clock()
 
     def watch() -> None:
-        # A tenth early, so that a busy machine does not make the silence longer.
-        while not stop.wait(seconds / 20):
-            if not DISPLAYED.is_set() and clock() - last >= 0.9 * seconds:
-                echo(f"... {minutes(clock() - started)} elapsed")
+        # A closed pipe or a full disk ends this thread; the command ends at its own next line.
+        with contextlib.suppress(OSError):
+            # A tenth early, so that a busy machine does not make the silence longer.
+            while not stop.wait(seconds / 20):
+                if not DISPLAYED.is_set() and clock() - last >= 0.9 * seconds:
+                    echo(f"... {minutes(clock() - started)} elapsed")
 
     echo(name)
     thread = threading.Thread(target=watch, daemon=True, name="heartbeat")
@@ -443,6 +463,11 @@ def run_script(main: Callable[[], None]) -> None:
         # The reader closed the pipe, as `| head` does; the remaining output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_PIPE) from None
+    except SystemExit as stop:
+        # rich ends the process so if the pipe is closed, with the exit code of failed trials.
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise SystemExit(EXIT_PIPE) from None
+        raise
     except OSError as error:
         advice = "".join(f"; {note}" for note in getattr(error, "__notes__", ())[:1])
         print(f"error: {_one_line(error)}; nothing that was finished is lost{advice}", file=sys.stderr)

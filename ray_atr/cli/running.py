@@ -92,7 +92,7 @@ def check_options(options: ExperimentOptions) -> None:
         if options.resume is None and getattr(options, option, False):
             raise refuse(f"--{option.replace('_', '-')}", "true", "only with --resume")
     if options.estimate and options.resume is not None:
-        raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
+        raise refuse("--estimate", "true", "only without --resume: a sweep is estimated before it starts")
     if isinstance(options, SweepOptions) and options.concurrency is not None and options.concurrency < 1:
         raise refuse("--concurrency", options.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
@@ -372,16 +372,17 @@ def _finish(
             raise KeyboardInterrupt
         print(f"out of time: {trials_left} to do; continue with {run.resuming}")
     if result.failed:
-        print(f"run the failed ones again with {run.resuming} --retry-failed", file=sys.stderr)
+        # A single trial that failed is run again without the option, which `train` lacks.
+        again = run.resuming if run.info["name"] == "train" else f"{run.resuming} --retry-failed"
+        print(f"run what failed again with {again}", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
 
 
 def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPlan:
     """A comparison's points, each with each seed, after those of the run folder that it resumes. Seeds alone are added to the
-    folder's points, and values of other options with the seeds and the other values of the folder. ValueError if an option has
-    no value, or the run folder has no list of points.
+    folder's points, and values of other options with the seeds and the other values of the folder. ValueError if the run folder
+    has no list of points.
     """
-    options.require_values()
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     points = [] if resumed is None else planned_points(resumed)
     seeds = options.seeds if options.gives_seeds else info.get("seeds") or options.seeds
@@ -426,7 +427,6 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
     may be more than the folder's. Raises ValueError for a mistake in the space, a budget that is missing, and for
     anything else that differs from the folder's.
     """
-    options.require_values()
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     space, goals = _space(options, experiment, info), _goals(options, experiment, info)
     method = _resumed_or_given(info, "search", options.search, "grid", SEARCHES)

@@ -67,13 +67,16 @@ class CorrespondenceSweep(ComparisonSweep):
         return [dict(METHODS[method]) for method in (FLOOR, CEILING)]
 
     def before(self, settings: Mapping[str, str]) -> CorrespondenceSweep:
-        """The comparison with every method tuned (with --resume, by the earlier tuning); unchanged without --tune."""
+        """The comparison with every method tuned (with --resume, by the earlier tuning). Without --tune only the
+        path of --tuned becomes absolute.
+        """
         if self.tune < 0:
             raise refuse("--tune", self.tune, "0 or more trials")
         if self.tune and self.tuned is not None:
             raise refuse("--tune", self.tune, "no --tune with --tuned: the methods are tuned already")
-        if self.tuned is not None and (others := self.known_methods().keys() - read_tuned(self.tuned).keys()):
-            print(f"not tuned in {self.tuned}: {', '.join(sorted(others))}")
+        if self.tuned is not None:
+            # A resumed sweep may be in another working directory.
+            return replace(self, tuned=str(locate(self.tuned)))
         if not self.tune:
             return self
         if self.tune_noise in self.noise:
@@ -86,6 +89,14 @@ class CorrespondenceSweep(ComparisonSweep):
         if not file_exists(earlier):
             raise refuse("--tune", self.tune, f"with --resume only if {earlier} exists; give --tuned FILE instead")
         return replace(self, tuned=str(earlier))
+
+    def continuing(self, earlier: Mapping[str, Any]) -> CorrespondenceSweep:
+        """With the earlier one's options. Prints the methods that are not tuned beside tuned ones."""
+        continued = super().continuing(earlier)
+        tuned = continued.methods if continued.tuned is None else read_tuned(continued.tuned)
+        if others := [method for method in continued.methods if method not in tuned]:
+            print(f"not tuned in {continued.tuned}: {', '.join(others)}")
+        return continued
 
     def trials_before(self) -> list[Point]:
         seeds = range(TUNING_SEED, TUNING_SEED + self.tune * (self.tuned is None))

@@ -222,11 +222,16 @@ class Settings:
 
 
 def local_path(text: str) -> Path | None:
-    """The path of a local name or of a `file://` URL, with `~` expanded; None for another URL."""
+    """The path of a local name or of a `file://` URL, with `~` expanded; None for another URL. ValueError for a `~` that is
+    nobody's home.
+    """
     protocol, separator, rest = text.partition("://")
     if separator and protocol not in ("file", "local"):
         return None
-    return Path(rest if separator else text).expanduser()
+    try:
+        return Path(rest if separator else text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{text}: no home folder is known for its ~; write the path without it") from None
 
 
 def _absolute(text: str, metadata: Mapping[str, Any]) -> str:

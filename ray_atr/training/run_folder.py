@@ -17,6 +17,7 @@ and is never run again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -24,7 +25,6 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -32,6 +32,7 @@ from ray_atr.common import storage
 from ray_atr.common.atomic import remove_leftovers_among
 from ray_atr.common.digests import first_cut_short
 from ray_atr.common.formats import FORMATS, require_format
+from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import redact_values, refuse_secrets
 from ray_atr.common.settings import refuse, shortened
@@ -366,7 +367,7 @@ class RunFolder:
         """Change entries of `sweep.json`."""
         storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)})
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Lock this run for writing. ValueError, with the other process, if it is locked.
 
@@ -379,8 +380,18 @@ class RunFolder:
             yield
 
     def remove(self) -> None:
-        """Remove a run without trials, if it is on a file system."""
-        if storage.is_local(self.path):
+        """Remove a run of which no trial has started, if it is on a file system. Other files in its folder stay."""
+        if not storage.is_local(self.path):
+            return
+        for file in list((self.path / "trials").glob("*/trial.json")):
+            # One that has started is of an earlier run whose other files are gone.
+            if len(list(file.parent.iterdir())) == 1:
+                storage.remove_folder(file.parent)
+        for name in ("sweep.json", "experiment.json", "tracking.json"):
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (self.path / "trials").rmdir()
+        if {entry.name for entry in self.path.iterdir()} <= {LOCK_FILE, HOLDER_FILE}:
             storage.remove_folder(self.path)
 
     def trial(self, trial_id: str) -> TrialFolder:

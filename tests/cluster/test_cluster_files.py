@@ -395,6 +395,7 @@ def test_a_slurm_job_asks_to_be_queued_again_and_ends_as_its_sweep_did(tmp_path,
     )
     assert done.returncode == 7, done.stderr
     called = (tmp_path / "called").read_text().splitlines()
+    assert called[0] == "uv sync --frozen --no-dev --extra s3 --extra gcs"
     assert ("scontrol requeue 12" in called) == is_near_its_limit
     assert not list(tmp_path.glob(".ray-token-*"))
 

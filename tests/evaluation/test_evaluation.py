@@ -431,10 +431,7 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
 
     seed0, rate, out = str(world["runs"] / "seed0"), str(world["runs"] / "rate"), str(tmp_path / "out")
     assert run("--checkpoint") == 2
-    assert (
-        capsys.readouterr().err
-        == "error: checkpoint: got 'none'; allowed one folder of a saved retriever or trial, or more\n"
-    )
+    assert capsys.readouterr().err == "error: --checkpoint: got 'nothing'; allowed one value or more\n"
     assert run("--checkpoint", seed0, "--split", "tset") == 2
     error = capsys.readouterr().err
     assert error.startswith("error: split: got 'tset'; allowed splits of tones: train, val, test")

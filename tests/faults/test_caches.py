@@ -48,6 +48,17 @@ def test_caches_are_listed_and_pruned(home: Path, capsys: pytest.CaptureFixture[
     assert [cache.path.name for cache in prune(home, 30)] == ["busy"]
 
 
+def test_a_cache_is_listed_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brackets were read as rich's markup: they ended the command, or were left out. A long path was cut."""
+    folder = tmp_path / "[old]" / ("x" * 200) / "a [" / "b]" / "data" / "cache" / "features" / "one"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("RAY_ATR_HOME", str(folder.parents[3]))
+    main("cache", arguments=[])
+    assert str(folder) in capsys.readouterr().out
+
+
 def test_who_waits_for_a_removed_cache_holds_its_lock_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting process takes the lock as soon as it is free, and makes the cache: another one must find it taken."""
     folder = home / "data" / "cache" / "vectors" / "busy"

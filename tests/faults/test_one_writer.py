@@ -220,3 +220,20 @@ def test_a_run_folder_has_one_writer(run: RunFolder, holder: subprocess.Popen[st
         assert json.loads((run.path / HOLDER_FILE).read_text())["pid"] == os.getpid()
         with pytest.raises(ValueError, match=f"{run.path}: this run is being written by process {os.getpid()}"):
             RunFolder.open(run.path).locked().__enter__()
+
+
+@pytest.mark.parametrize(
+    "others", [["notes.txt", "trials/a file", "trials/mine/result.json", "trials/mine/trial.json"], []]
+)
+def test_a_run_that_cannot_start_takes_only_its_own_files_with_it(tmp_path: Path, others: list[str]) -> None:
+    """A cluster that did not answer cost every file in the folder of --out."""
+    folder = tmp_path / "out"
+    for name in others:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("of the user", encoding="utf-8")
+    run = RunFolder.create(folder, Experiment(), {"name": "train"})
+    run.add_trial({"seed": 1})
+    with run.locked():
+        run.remove()
+    assert [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()] == others
+    assert folder.exists() == bool(others)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ray_atr.cli import main
-from ray_atr.cli.experiment_options import OWN_RECIPES, ExperimentOptions
+from ray_atr.cli.experiment_options import OWN_RECIPES, ExperimentOptions, SpaceOptions
 from ray_atr.cli.running import start_of
 from ray_atr.common.override import flatten, override
 from ray_atr.models.audio import Ced, ResNet38
@@ -302,6 +302,9 @@ def test_data_of_ones_own_starts_from_scratch_unless_a_recipe_is_named(tmp_path:
     assert start_of(ExperimentOptions(), {"data.source": "soundscapes"}) == RECIPES["quickstart"]()
     assert start_of(ExperimentOptions(), own) == RECIPES["from_scratch"]()
     assert start_of(ExperimentOptions(recipe="quickstart"), own) == RECIPES["quickstart"]()
+    for entry in ("data.source=grid(a,b)", "--data.source = grid(a,b)"):
+        assert start_of(SpaceOptions(space=("seed=grid(0,1)", entry)), {}) == RECIPES["from_scratch"]()
+    assert start_of(SpaceOptions(space=("data.noise.ratio=grid(0,.2)",)), {}) == RECIPES["quickstart"]()
     (tmp_path / "config.yaml").write_text(f"data.source: {tmp_path}\n")
     options = ExperimentOptions(config=str(tmp_path / "config.yaml"))
     found = start_of(options, {})

@@ -13,6 +13,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from ray_atr.cli.running import plan_points
 from ray_atr.cli.tuned_methods import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.common.override import override
 from ray_atr.common.storage import read_json
@@ -85,14 +86,29 @@ def test_a_resumed_sweep_takes_the_settings_that_were_tuned_for_it(tmp_path: Pat
 
 
 def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}')
+    (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}', encoding="utf-8")
     options = CorrespondenceSweep(
         methods=("contrastive", "small_loss"), noise=(0.4,), tuned=str(tmp_path / "tuned.json")
     )
     rates = [point.get("train.learning_rate") for point in options.points()]
     assert rates == [None, 0.003]
-    assert options.before({}) is options
+    plan_points(options, None)
     assert capsys.readouterr().out == f"not tuned in {tmp_path / 'tuned.json'}: contrastive\n"
+
+
+def test_a_method_that_is_added_to_tuned_ones_without_tuning_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was compared with them without a word. The file was looked for in the folder of the second command."""
+    (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    begun = CorrespondenceSweep(methods=("small_loss",), noise=(0.4,), tuned="tuned.json").before({})
+    earlier = begun.added_to({})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    continued = CorrespondenceSweep(methods=("small_loss", "rematch"), resume="r").before({}).continuing(earlier)
+    assert [point.get("train.learning_rate") for point in continued.points()] == [0.003, None]
+    assert capsys.readouterr().out == f"not tuned in {tmp_path / 'tuned.json'}: rematch\n"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,29 @@ def test_a_failed_trial_of_a_sweep_that_is_out_of_time_is_no_success(
     assert exit_.value.code == 1
     said = capsys.readouterr()
     assert "out of time: 1 trial to do; continue with --resume" in said.out
-    assert said.err.splitlines()[-1].startswith("run the failed ones again with --resume")
+    assert said.err.splitlines()[-1].endswith("late --retry-failed")
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_training_that_failed_says_a_command_that_runs_it_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said --retry-failed, which `train` refuses."""
+    run = home / "runs" / "failed-alone"
+
+    def swept(run: RunFolder, *_: Any, **__: Any) -> SweepResult:
+        run.add_trial({}).update(status=FAILED, error="no memory")
+        return SweepResult([], [trial.trial_id for trial in run.trials()], [], [])
+
+    replace_work(monkeypatch, {"cli.running.sweep": swept})
+    arguments = [*SMALL, "--data.source", str(home / "tones"), "--ray", "never", "--out", str(run)]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as exit_:
+            main("train", arguments=arguments)
+        assert exit_.value.code == 1
+        advice = capsys.readouterr().err.splitlines()[-1]
+        assert advice == f"run what failed again with --resume {run}"
+        arguments = advice.partition(" with ")[2].split()
 
 
 @pytest.mark.usefixtures("at_home")

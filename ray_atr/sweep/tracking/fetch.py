@@ -41,12 +41,16 @@ STATUS = {
     "KILLED": run_folder.PENDING,
 }
 
+INFO = {"format", "name", "space", "varied", "seeds", "data", "code", "command"}
+"""The entries of a fetched `sweep.json`; that of a run on this machine has more."""
+
 
 def fetch_experiment(name: str, store: Store, out: storage.Location) -> list[storage.Location]:
     """Write each sweep of an MLflow experiment as a run folder under `out`; the folders, oldest first.
 
-    An existing folder is not changed. Checkpoints are not fetched. Raises ValueError if the store has no
-    such experiment, or no sweep in it; ConnectionError if it cannot be reached.
+    A folder that was fetched before gets what is new; any other existing folder, also one that was resumed, is not changed.
+    Checkpoints are not fetched. Raises ValueError if the store has no such experiment, or no sweep in it; ConnectionError if it
+    cannot be reached.
     """
     from mlflow.exceptions import MlflowException
 
@@ -68,7 +72,7 @@ def fetch_experiment(name: str, store: Store, out: storage.Location) -> list[sto
 def _write(client: MlflowClient, parent: Run, runs: list[Run], out: storage.Location) -> storage.Location:
     sweep_id = storage.safe_name(parent.data.tags[SWEEP_TAG], f"MLflow tag {SWEEP_TAG}")
     folder = out / sweep_id
-    if storage.file_exists(folder / "sweep.json"):
+    if storage.file_exists(folder / "sweep.json") and not storage.read_json(folder / "sweep.json").keys() <= INFO:
         return folder
     trials = [run for run in runs if run.data.tags.get(SWEEP_TAG) == sweep_id and TRIAL_TAG in run.data.tags]
     for trial in trials:
@@ -103,6 +107,8 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     overrides = json.loads(run.data.tags[OVERRIDES_TAG])
     trial_id = storage.safe_name(run.data.tags[TRIAL_TAG], f"MLflow tag {TRIAL_TAG}")
     trial = folder / "trials" / trial_id
+    if all(storage.file_exists(trial / name) for name in (run_folder.RESULT_FILE, "trial.json")):
+        return  # fetched when it was finished
     rows: dict[int, EpochReport] = {}
     for in_store in run.data.metrics:
         name = from_mlflow(in_store)
