@@ -64,9 +64,9 @@ def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys
 def test_texts_from_the_standard_input_are_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Python runs in a locale of UTF-8, it refuses other bytes there."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff"), encoding="utf-8"))
-    monkeypatch.setattr("ray_atr.deploy.index.opened.Index.open", Mock())
+    # Before the index is opened.
     with pytest.raises(ValueError, match=r"^--from: got '-'; allowed a text file in UTF-8$"):
-        index.run(["query", "i", "--from", "-"], "command")
+        index.run(["query", "absent", "--from", "-"], "command")
 
 
 def test_a_pack_is_measured_on_the_split_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
