@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,9 @@ HOSTILE = "<img src=x onerror=window.hacked=1>.wav"
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     folder = tmp_path_factory.mktemp("served")
-    save_retriever(folder / "model", seed=1)  # by which ten hits are of all five files
+    retriever = save_retriever(folder / "model", seed=1)  # by which ten hits are of all five files
+    retriever.languages = ("eng", "fra")
+    retriever.save_pretrained(folder / "model")
     make_tones(folder / "audio")
     (folder / "audio" / HOSTILE.replace("/", "")).write_bytes(tone(1, 9))
     (folder / "secret.wav").write_bytes(tone(1, 10))
@@ -125,12 +128,6 @@ def test_a_part_of_a_sound_is_sent_where_one_is_asked_for(port: int) -> None:
         assert b"Range: got" in said
 
 
-@pytest.fixture
-def of_two_languages(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index.retriever, "languages", ("eng", "fra"))
-
-
-@pytest.mark.usefixtures("of_two_languages")
 def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(port: int) -> None:
     warning = "no captions in swe in training, which had eng, fra: the vectors may mean little"
     asks: list[tuple[str, str, dict[str, Any]]] = [
@@ -325,18 +322,16 @@ def test_clients_at_once_each_get_their_own_answer(index: Index, port: int) -> N
         assert [one["path"] for one in found["matches"]] == [one.path for one in index.search(text, top=top_of[text])]
 
 
-def test_a_text_that_is_refused_fails_alone(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = index.search_many
-
+def test_a_text_that_is_refused_fails_alone(index: Index) -> None:
     def choosy(texts: Sequence[str], *given: Any, **options: Any) -> Any:
         if "bad" in texts:
             raise ValueError("text: got 'bad'; allowed another one")
-        return original(texts, *given, **options)
+        return index.search_many(texts, *given, **options)
 
-    monkeypatch.setattr(index, "search_many", choosy)
+    searched: Any = SimpleNamespace(search_many=choosy)
     questions = [_Question(text, None, 3, None, False) for text in ("a low tone", "bad", "a high tone")]
-    first, second, third = _Served(index, ServerLimits())._answer_all(questions)
-    assert [first, third] == [original([text], None, top=3)[0] for text in ("a low tone", "a high tone")]
+    first, second, third = _Served(searched, ServerLimits())._answer_all(questions)
+    assert [first, third] == [index.search_many([text], None, top=3)[0] for text in ("a low tone", "a high tone")]
     assert str(second) == "text: got 'bad'; allowed another one"
 
 
@@ -422,7 +417,6 @@ def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.usefixtures("of_two_languages")
 def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
     async def use() -> None:
         async with opened(f"http://127.0.0.1:{port}/?text=un%20son%20aigu") as page:
