@@ -293,6 +293,13 @@ def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) 
         update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "others.npy"))
     changes = update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "more.npy"))
     assert (changes.encoded, changes.taken_over) == (10, 10)
+    # A tenth is enough.
+    for kept in (1, 2):
+        np.save(tmp_path / f"{kept}.npy", np.concatenate([rows[:kept], rows[20:]]))
+    with pytest.raises(ValueError, match="this one has 1 of its 20 sounds"):
+        update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "1.npy"))
+    changes = update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "2.npy"))
+    assert (changes.encoded, changes.taken_over) == (10, 2)
 
 
 def test_a_file_that_was_moved_or_copied_is_not_encoded_again(place: Path, tmp_path: Path) -> None:

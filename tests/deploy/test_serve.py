@@ -223,6 +223,8 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_ATR_TOKEN", "short")
     with pytest.raises(ValueError, match="16 or more"):
         required_token("0.0.0.0")
+    monkeypatch.setenv("RAY_ATR_TOKEN", 16 * "x")
+    assert required_token("0.0.0.0") == 16 * "x"
     for unsent in ("ein Geheimnis für alle", f" {TOKEN}", f"{TOKEN}\n"):
         monkeypatch.setenv("RAY_ATR_TOKEN", unsent)
         with pytest.raises(ValueError, match="RAY_ATR_TOKEN: got 'other characters'; allowed a secret of ASCII"):
@@ -343,22 +345,24 @@ def test_a_slow_body_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> N
         assert client.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
-def test_too_many_that_wait_are_told_so(index: Index) -> None:
+@pytest.mark.parametrize(
+    ("work", "path", "asked"),
+    [("search_many", "/search", {"text": "x"}), ("like_window", "/similar", {"path": "tone 1.wav"})],
+)
+def test_too_many_that_wait_are_told_so(index: Index, work: str, path: str, asked: dict[str, str]) -> None:
     limits = ServerLimits(most_waiting=1)
     release = threading.Event()
     slow = Index.open(index.folder)
-    original = slow.search_many
+    original = getattr(slow, work)
 
     def held(*given: Any, **options: Any) -> Any:
         release.wait(30)
         return original(*given, **options)
 
-    slow.search_many = held  # type: ignore[method-assign]
+    setattr(slow, work, held)
     with serving(slow, limits=limits) as port:
         found: list[int] = []
-        threads = [
-            threading.Thread(target=lambda: found.append(call(port, "GET", "/search", text="x")[0])) for _ in range(6)
-        ]
+        threads = [threading.Thread(target=lambda: found.append(call(port, "GET", path, **asked)[0])) for _ in range(6)]
         for thread in threads:
             thread.start()
         while found.count(503) < 4:
