@@ -376,6 +376,7 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
     text = Retriever.from_pretrained(made.folder).encode_text(labels, "deu")
     expected = dict(zip(labels, model.similarity(text, model.encode_audio([sound]))[:, 0].tolist(), strict=True))
     assert {one["label"]: one["score"] for one in asked().tag(sound, None, labels, "deu")} == pytest.approx(expected)
+    assert TestClient(create_app(asked()), base_url="http://127.0.0.1").get("/health").json()["has_pack"]
     # The server opens both models before it answers.
     Calibration({}, {"model": "another"}).write(tmp_path / "model")
     with pytest.raises(ValueError, match=r"calibration: got .*model.*it was fitted on the scores of another"):

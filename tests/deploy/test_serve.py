@@ -35,6 +35,7 @@ from starlette.testclient import TestClient
 
 from ray_atr.deploy.serve import connections
 from ray_atr.deploy.serve.app import _Question, _Served, create_app
+from ray_atr.deploy.serve.batching import Batcher
 from ray_atr.deploy.serve.connections import server_of
 from ray_atr.deploy.serve.limits import ServerLimits
 from tests.support.commands import replace_work
@@ -250,6 +251,9 @@ def test_any_address_of_this_machine_is_a_name_of_the_server(
         with pytest.raises(SystemExit):
             main("serve", arguments=[str(index.folder), "--host", host])
         assert name in given.pop()
+    with pytest.raises(SystemExit):
+        main("serve", arguments=[str(index.folder)])
+    assert {"localhost", "127.0.0.1", "[::1]"} <= set(given.pop())
     names = ["--name", "sounds.example.org"]
     with pytest.raises(SystemExit):
         main("serve", arguments=[str(index.folder), *names])
@@ -343,6 +347,22 @@ def test_a_slow_body_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> N
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(b"POST /similar HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\nRIFF")
         assert client.recv(100).startswith(b"HTTP/1.1 408 ")
+
+
+def test_queries_that_wait_at_the_same_time_are_answered_together() -> None:
+    batches: list[list[int]] = []
+
+    def answer_all(asked: Sequence[int]) -> list[int | Exception]:
+        batches.append(list(asked))
+        return [10 * one for one in asked]
+
+    async def ask() -> list[int]:
+        batcher = Batcher[int, int](answer_all, most_waiting=9)
+        async with batcher.running():
+            return await asyncio.gather(*map(batcher.ask, range(5)))
+
+    assert asyncio.run(ask()) == [0, 10, 20, 30, 40]
+    assert batches == [[0, 1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(
