@@ -20,6 +20,7 @@ from ray_atr.cli import audit, cache, evaluate, export, index, main, pack, prepa
 from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.cli.running import plan_search, planned, run_plan
+from ray_atr.deploy.export.exporting import Exported
 from ray_atr.deploy.index.search import Match
 from ray_atr.training.experiment import Experiment
 from tests.support.commands import CalledError, called, replace_work
@@ -81,9 +82,23 @@ def test_answers_as_json_keep_every_letter_in_any_encoding(monkeypatch: pytest.M
 def test_texts_from_the_standard_input_are_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Python runs in a locale of UTF-8, it refuses other bytes there."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff"), encoding="utf-8"))
-    monkeypatch.setattr("ray_atr.deploy.index.opened.Index.open", Mock())
+    # Before the index is opened.
     with pytest.raises(ValueError, match=r"^--from: got '-'; allowed a text file in UTF-8$"):
-        index.run(["query", "i", "--from", "-"], "command")
+        index.run(["query", "absent", "--from", "-"], "command")
+
+
+def test_an_export_prints_how_near_its_vectors_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Exported(Path("out"), "onnx", 1.25e-7, 0.995, 1, 6, 1.5, 0.25)
+    replace_work(monkeypatch, {"deploy.export.exporting.export": lambda *_, **__: report})
+    export.run(["runs/x", "--to", "onnx", "--int8-text"], "command")
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "largest difference from encode_*: 1.2e-07, over 1 clip and 6 texts",
+        "equal top-10 lists: 99.50%",
+        "text graph of 8 bits: 0.25 points of R@10 lost",
+        "exported: out (1.5 MB)",
+    ]
 
 
 def test_a_pack_is_measured_on_the_split_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_ray_data_takes_no_silence_for_a_hang_in_a_process_of_ours() -> None:
 
 
 @pytest.fixture
-def impatient(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(ray_session: None) -> Iterator[None]:
     """Ray Data gives up after LIMIT seconds in this process, unless whoever runs something says otherwise."""
     from ray import cloudpickle
     from ray.data import DataContext
@@ -62,7 +63,10 @@ def impatient(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     cloudpickle.register_pickle_by_value(doubler)
 
     runtime.quiet_ray_data()
-    monkeypatch.setattr(DataContext.get_current(), "execution_no_progress_timeout_s", LIMIT)
+    context = DataContext.get_current().copy()
+    context.execution_no_progress_timeout_s = LIMIT
+    with DataContext.current(context):
+        yield
 
 
 @pytest.mark.ray

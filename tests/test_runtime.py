@@ -6,8 +6,8 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +16,12 @@ from ray_atr.common import runtime
 from ray_atr.common.runtime import (
     PACKAGE,
     RayStartError,
-    code_digest,
     code_name,
-    code_version,
     differences_of_code,
     home,
-    is_a_clone,
     require_answer,
-    train_words,
 )
+from tests.support.scripts import load_script
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])
@@ -91,49 +88,40 @@ def test_a_user_without_a_home_has_a_ray_with_a_token_of_its_own(
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of some files of the package in a folder of a repository that does not track them, as a wheel is in a venv."""
+def installed(tmp_path: Path) -> Any:
+    """`runtime` of some files of the package in a folder of a repository that does not track them, as a wheel is in a venv."""
     place = tmp_path / "venv" / "ray_atr"
-    (place / "cli").mkdir(parents=True)
-    for name in ("__init__.py", "cli/__init__.py", "cli/commands.py"):
+    for name in ("__init__.py", "cli/__init__.py", "cli/commands.py", "common/runtime.py"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PACKAGE / name, place / name)
     (tmp_path / ".gitignore").write_text("venv/")
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "mine"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
-    monkeypatch.setattr(runtime, "PACKAGE", place)
-    forget()
-    yield place
-    forget()
+    return load_script(str(place / "common" / "runtime.py"))
 
 
-def forget() -> None:
-    """What a process has read of its package once."""
-    code_digest.cache_clear()
-    runtime.git_commit.cache_clear()
-
-
-def test_a_repository_around_an_installed_package_is_not_its_own(installed: Path) -> None:
-    version = code_version()
+def test_a_repository_around_an_installed_package_is_not_its_own(installed: Any, tmp_path: Path) -> None:
+    version = installed.code_version()
     assert version["git_commit"] == "unknown"
     assert code_name(version) == f"files {version['code_digest']}"
-    subprocess.run(["git", "add", "--force", "venv"], cwd=installed.parent.parent, check=True)
-    forget()
-    assert code_version()["git_commit"].endswith("-dirty")
+    subprocess.run(["git", "add", "--force", "venv"], cwd=tmp_path, check=True)
+    installed.git_commit.cache_clear()
+    assert installed.code_version()["git_commit"].endswith("-dirty")
 
 
-def test_the_digest_is_of_every_file_and_of_its_place(installed: Path, tmp_path: Path) -> None:
-    first = code_digest()
-    (installed / "notes.txt").write_text("not code")
-    code_digest.cache_clear()
-    assert code_digest() == first
-    text = (installed / "cli" / "commands.py").read_text()
-    for change in (lambda: (installed / "cli" / "commands.py").write_text(text + "#"),
-                   lambda: (installed / "cli" / "__init__.py").rename(installed / "cli" / "other.py")):  # fmt: skip
+def test_the_digest_is_of_every_file_and_of_its_place(installed: Any) -> None:
+    first, folder = installed.code_digest(), installed.PACKAGE
+    (folder / "notes.txt").write_text("not code")
+    installed.code_digest.cache_clear()
+    assert installed.code_digest() == first
+    text = (folder / "cli" / "commands.py").read_text()
+    for change in (lambda: (folder / "cli" / "commands.py").write_text(text + "#"),
+                   lambda: (folder / "cli" / "__init__.py").rename(folder / "cli" / "_init.py")):  # fmt: skip
         change()
-        code_digest.cache_clear()
-        assert code_digest() != first
-        first = code_digest()
+        installed.code_digest.cache_clear()
+        assert installed.code_digest() != first
+        first = installed.code_digest()
 
 
 def test_the_files_decide_whether_code_is_the_same() -> None:
@@ -143,8 +131,8 @@ def test_the_files_decide_whether_code_is_the_same() -> None:
     assert differences_of_code({"code": {"git_commit": "a"}}, {"git_commit": "b"}) == ["git_commit was a, is b"]
 
 
-def test_commands_are_named_as_the_reader_can_call_them(installed: Path) -> None:
-    assert not is_a_clone()
-    assert train_words() == ["ray-atr", "train"]
-    (installed.parent / "pyproject.toml").write_text('[project]\nname = "ray_atr"\n')
-    assert train_words() == ["uv", "run", "python", "pipelines/train.py"]
+def test_commands_are_named_as_the_reader_can_call_them(installed: Any) -> None:
+    assert not installed.is_a_clone()
+    assert installed.train_words() == ["ray-atr", "train"]
+    (installed.PACKAGE.parent / "pyproject.toml").write_text('[project]\nname = "ray_atr"\n')
+    assert installed.train_words() == ["uv", "run", "python", "pipelines/train.py"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import re
 from typing import ClassVar
 
@@ -98,6 +101,7 @@ def test_a_name_that_fits_is_not_broken_to_make_room_for_a_number(width: int) ->
 
 def test_a_table_takes_the_terminals_width_and_none_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal_width() == 200
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "72")
-    assert terminal_width() == 72
+    ends = pty.openpty()
+    with os.fdopen(ends[0]), os.fdopen(ends[1], "w") as terminal, contextlib.redirect_stdout(terminal):
+        assert terminal_width() == 72

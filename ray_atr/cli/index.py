@@ -142,10 +142,10 @@ def _query(command: QueryIndex) -> None:
         command.at_least is not None or command.language is not None or command.or_nothing
     ):
         raise refuse("--like", command.like, "no --at-least, --or-nothing and --language, which are of a text")
+    texts = [" ".join(command.text)] if command.from_ is None else _lines(command.from_)
     from ray_atr.deploy.index.opened import Index
 
     index = Index.open(command.index, checkpoint=command.checkpoint)
-    texts = [" ".join(command.text)] if command.from_ is None else _lines(command.from_)
     if command.like is None and (warning := index.warning_of(command.language)):
         _note(f"note: {warning}")
     if command.like is not None:

@@ -17,7 +17,7 @@ from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import file_exists
-from ray_atr.sweep.placement import concurrent_trials
+from ray_atr.sweep.placement import cluster_nodes, concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.scaling import decide_scaling
@@ -162,7 +162,7 @@ def _make_ready(
     if use_ray:
         start_ray()
         seconds["Ray"] = time.monotonic() - before
-    base = decide_scaling(run, run.experiment, queue, concurrency, use_ray=use_ray, echo=echo)
+    base = decide_scaling(run, run.experiment, queue, concurrency, cluster_nodes() if use_ray else [], echo)
     experiments, before = _experiments(base, queue), time.monotonic()
     for experiment in experiments:
         # Again, since the number of workers is decided only now.

@@ -20,7 +20,7 @@ from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate
 from ray_atr.objectives import KnowledgeBaseObjective
-from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
+from ray_atr.sweep.placement import MOST, Placed, num_trials_that_fit, processes_of
 from ray_atr.sweep.space import point_key
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import AUTO, Experiment
@@ -167,22 +167,22 @@ def decide_scaling(
     base: Experiment,
     queue: TrialQueue,
     concurrency: int | None,
-    *,
-    use_ray: bool,
+    nodes: Sequence[Placed],
     echo: Echo,
 ) -> Experiment:
     """The run's experiment with the values of its `auto` settings, which are announced and written to the run folder.
+
+    nodes   the cluster's; empty: Ray is not used.
 
     What an earlier start of the run decided is decided again: it may have run elsewhere.
     """
     flat, earlier = flatten(base), run.info.get("scaling", {}).get("settings", {})
     opened = {path: OPEN[path] for path, value in earlier.items() if path in OPEN and flat[path] == value}
-    nodes = cluster_nodes() if use_ray else []
     if "scaling.workers" not in opened and any(node.resources.get("GPU") for node in nodes):
         # Their number was set meanwhile. GPUs are only decided together with it, so they stay.
         opened = {path: value for path, value in opened.items() if path == "scaling.ray_data"}
     base = override(base, opened)
-    alone = "" if use_ray else "Ray is not used"
+    alone = "" if nodes else "Ray is not used"
     points = _kinds_of_points(base, queue) or [base]
     stores = {place for point in points for place in (point.data.source, base.scaling.feature_store)}
     num_trials = queue.num_trials if concurrency is None else concurrency
@@ -196,7 +196,7 @@ def decide_scaling(
     )
     if decision is None:
         return base
-    if not use_ray:
+    if not nodes:
         decision.settings["scaling.ray_data"] = False
     experiment = override(base, decision.settings)
     run.update_experiment(experiment)

@@ -11,13 +11,19 @@ from scipy.stats import t as student
 
 from ray_atr.objectives.correspondence import ridge
 from ray_atr.objectives.correspondence.both_ways import BothWays
-from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs
+from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import without_right_mispairs, wrong_share
-from ray_atr.workshop.audit import posteriors, score
+from ray_atr.workshop.audit import score
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
 from ray_atr.workshop.audit.options import CrossFit
-from ray_atr.workshop.audit.posteriors import PairPosteriors, decreasing_density, p_values_of, posteriors_of
+from ray_atr.workshop.audit.posteriors import (
+    LEAST_PAIRS,
+    PairPosteriors,
+    decreasing_density,
+    p_values_of,
+    posteriors_of,
+)
 from ray_atr.workshop.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
@@ -177,11 +183,10 @@ def test_without_held_out_folds_the_regression_believes_what_it_saw(monkeypatch:
     """Taken out, the cross-fitting shows: a regression on the wrong pairs too finds fewer of them."""
     owner = shuffled(0.3)
     is_wrong = owner != np.arange(N)
-    few, settings = clustered(owner), CrossFit(folds=2)
+    few = clustered(owner)
     # As many numbers a clip as clips, so that a regression can remember each.
     many = np.maximum(few.audio @ np.random.default_rng(9).normal(size=(40, N)), 0).astype(np.float32)
     pairs = Pairs(many, few.text, few.clip, few.language, few.key)
-    honest = audit_pairs(pairs, settings).score
 
     class SawAll(BothWays):
         """Takes a clip that is held out for another one that sounds the same."""
@@ -190,15 +195,16 @@ def test_without_held_out_folds_the_regression_believes_what_it_saw(monkeypatch:
             self.audio = np.concatenate([self.audio[:N], self.audio[:N]])
             return super().vectors(held_out + N)
 
-    monkeypatch.setattr(ridge, "STRENGTHS", (1e-3,))
-    monkeypatch.setattr(score, "BothWays", SawAll)
-    fooled = audit_pairs(pairs, settings).score
-
-    def auc(fit: np.ndarray) -> float:
+    def auc(judge: type[BothWays]) -> float:
+        fit = np.empty(N)
+        for fold in cross_fit(pairs, 2, 0, scorer=judge):
+            fit[fold.captions] = fold.score(np.searchsorted(fold.clips, pairs.clip[fold.captions]), fold.captions)
         return float((fit[~is_wrong][:, None] > fit[is_wrong][None, :]).mean())
 
-    assert auc(honest) > 0.99
-    assert auc(fooled) < auc(honest) - 0.005
+    honest = auc(BothWays)
+    assert honest > 0.99
+    monkeypatch.setattr(ridge, "STRENGTHS", (1e-3,))
+    assert auc(SawAll) < honest - 0.005
 
 
 def test_pairs_that_occur_again_are_scored_as_each_alone() -> None:
@@ -210,25 +216,30 @@ def test_pairs_that_occur_again_are_scored_as_each_alone() -> None:
     np.testing.assert_allclose(fold.score(place, caption), alone, atol=1e-12)
 
 
-def test_the_preferred_caption_is_the_best_of_its_language_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where single precision cannot tell captions apart; of captions that say the same it is the first."""
-    monkeypatch.setattr(score, "CLIPS_AT_ONCE", 3)
-    monkeypatch.setattr(score, "CAPTIONS_AT_ONCE", 40)
+@pytest.mark.slow
+def test_the_preferred_caption_is_the_best_of_its_language_in_double_precision() -> None:
+    """Also where single precision cannot tell captions apart; of captions that say the same it is the first. Of more clips and
+    captions than are compared at once.
+    """
     random = np.random.default_rng(0)
-    clip, language = np.arange(200) // 10, np.array(["deu", "eng"])[np.arange(200) // 5 % 2]
-    text = 1000 + random.normal(size=(50, 6))
-    text[25:] = text[:25] + 1e-9 * random.normal(size=(25, 6))
-    same = random.integers(0, 50, 200)
-    pairs = Pairs(np.ones((20, 2), np.float32), same[:, None].astype(np.float32), clip, language, same)
+    clips, M = 2 * score.CLIPS_AT_ONCE + 100, 5 * score.CAPTIONS_AT_ONCE // 2
+    clip, language = np.arange(M) % clips, np.array(["deu", "eng"])[random.integers(0, 2, M)]
+    text = 1000 + random.normal(size=(M, 6))
+    text[M // 2 :] = text[: M // 2] + 1e-9 * random.normal(size=(M // 2, 6))
+    same = random.permutation(M)
+    same[: M // 20] = same[-M // 20 :]
+    pairs = Pairs(np.ones((clips, 2), np.float32), same[:, None].astype(np.float32), clip, language, same)
     language_of = np.unique(language, return_inverse=True)[1]
-    held_out = np.arange(3, 20)
-    captions = np.flatnonzero(np.isin(clip, held_out))
-    fold = Fold(held_out, captions, random.normal(size=(2, 17, 6)), text[same], language_of)
-    place = np.where(np.isin(np.arange(20), held_out), np.arange(20) - 3, -1)
+    held_out = np.arange(3, clips)
+    captions = np.flatnonzero(np.isin(clip, held_out))[:clips]
+    fold = Fold(held_out, captions, random.normal(size=(2, clips - 3, 6)), text[same], language_of)
+    place = np.arange(clips) - 3
     products = fold.audio[language_of[captions], place[clip[captions]]] @ fold.text.T
     products[language_of[captions][:, None] != language_of] = -np.inf
     is_different = score._different(pairs, language_of)
     assert is_different.sum() == len(set(zip(language, same, strict=True)))
+    assert min(np.bincount(language_of[is_different])) > score.CAPTIONS_AT_ONCE
+    assert min(np.bincount(language_of[captions])) > score.CLIPS_AT_ONCE
     preferred = score._preferred(pairs, fold, place, is_different)
     np.testing.assert_array_equal(same[preferred], same[products.argmax(axis=1)])
     assert (language[preferred] == language[captions]).all()
@@ -382,17 +393,14 @@ def test_p_values_of_wrong_pairs_are_uniform_though_some_mispairs_are_right() ->
     assert (plain < [0.005, 0.02, 0.065]).all(), plain
 
 
-def test_an_audit_takes_right_mispairs_out_of_its_p_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_takes_right_mispairs_out_of_its_p_values() -> None:
     random = np.random.default_rng(10)
-    vectors, said = random.normal(size=(5, 6)).astype(np.float32), np.arange(100) % 5
-    heard = (vectors[said] + 0.5 * random.normal(size=(100, 6))).astype(np.float32)
-    said = np.where(random.random(100) < 0.4, random.integers(0, 5, 100), said)
-    of = Pairs(heard, vectors[said], np.arange(100), np.full(100, "eng"), said.astype(str))
-    found = audit_pairs(of, CrossFit(folds=2)).posteriors.p_value
-    same = score._same(of)
-    monkeypatch.setattr(score, "_same", lambda _: 0.0)
-    plain = audit_pairs(of, CrossFit(folds=2)).posteriors.p_value
-    np.testing.assert_array_equal(found, without_right_mispairs(plain, same, of.clip))
+    said, nothing = random.integers(0, 5, 100), np.zeros((100, 1), np.float32)
+    of = Pairs(nothing, nothing, np.arange(100), np.full(100, "eng"), said.astype(str))
+    fit, mispairs = random.normal(1, size=100), random.normal(size=2000)
+    found = score._p_values(of, np.zeros(100, np.int64), fit, [[mispairs]])
+    plain = p_values_of(fit, mispairs, of.clip, 0.0)
+    np.testing.assert_array_equal(found, without_right_mispairs(plain, score._same(of), of.clip))
     assert found.sum() < plain.sum()
 
 
@@ -405,17 +413,17 @@ def test_the_chance_that_captions_of_two_clips_say_the_same_is_that_of_all_pairs
     assert score._same(twice) == score._same(of), "a clip that says it twice is no other clip"
 
 
-def test_wrong_pairs_of_a_language_are_told_from_mispairs_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_wrong_pairs_of_a_language_are_told_from_mispairs_in_it() -> None:
     """Where 40% of one language are wrong its regression is less sure: against all mispairs its wrong pairs looked right. And its
     posteriors are its own.
     """
-    monkeypatch.setattr(posteriors, "LEAST_PAIRS", 100)
-    random = np.random.default_rng(0)
+    random, N = np.random.default_rng(0), 4 * LEAST_PAIRS
     meaning, of_language = random.normal(size=(20, 24)), random.normal(size=(2, 24, 20))
-    kind = random.integers(0, 20, 400)
-    audio = (meaning[kind] + 0.6 * random.normal(size=(400, 24))).astype(np.float32)
-    clip = np.concatenate([np.arange(400), np.flatnonzero(random.random(400) < 0.4)])
-    language = np.where(np.arange(len(clip)) < 400, 0, 1)
+    kind = random.integers(0, 20, N)
+    audio = (meaning[kind] + 0.6 * random.normal(size=(N, 24))).astype(np.float32)
+    clip = np.concatenate([np.arange(N), np.flatnonzero(random.random(N) < 0.4)])
+    language = np.where(np.arange(len(clip)) < N, 0, 1)
     is_wrong = (language == 1) & (random.random(len(clip)) < 0.4)
     said = np.where(is_wrong, (kind[clip] + random.integers(1, 20, len(clip))) % 20, kind[clip])
     text = np.stack([meaning[one] @ of_language[k] for one, k in zip(said, language, strict=True)]).astype(np.float32)

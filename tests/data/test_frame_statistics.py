@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import cmath
+import dataclasses
 import itertools
 import math
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from ray_atr.data import features
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
-from ray_atr.data.features import open_features
+from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.frame_statistics import BAND_GROUPS, CEPSTRA, LEAST_POWER, OCTAVES, frame_statistics
 from tests.data.test_windows import make_set
 
@@ -73,19 +74,27 @@ def test_a_recording_that_never_changes_has_finite_statistics(value: float) -> N
         np.testing.assert_allclose(found[24:48], 0, atol=1e-3)
 
 
-def test_a_clip_is_the_mean_of_its_windows_and_they_are_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class CountedReads(FeatureSet):
+    """Notes the clips of the windows that are read."""
+
+    read: ClassVar[list[int]] = []
+
+    def features(self, rows: np.ndarray, windows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        self.read.extend(rows.tolist())
+        return super().features(rows, windows)
+
+
+def test_a_clip_is_the_mean_of_its_windows_and_they_are_read_once(tmp_path: Path) -> None:
     data, front_end = make_set(tmp_path / "set"), FrontEnd(num_mels=16, clip_seconds=1.0)
-    whole = open_features(ensure_features(data, front_end, tmp_path, in_windows=True, use_ray=False), "train")
+    opened = open_features(ensure_features(data, front_end, tmp_path, in_windows=True, use_ray=False), "train")
+    whole = CountedReads(**{field.name: getattr(opened, field.name) for field in dataclasses.fields(opened)})
     assert whole.holds_frames
     some = whole.statistics_of(np.array([5, 2, 5]), together=5)
     statistics = whole.statistics_of(np.arange(8), together=5)
+    assert sorted(whole.read) == np.repeat(np.arange(8), whole.num_windows).tolist()
     assert statistics.shape == (8, 5 * 16 + OCTAVES * 16)
     np.testing.assert_array_equal(some, statistics[[5, 2, 5]])
     for row, count in enumerate(whole.num_windows.tolist()):
         found, frames = whole.features(np.full(count, row), np.arange(count))
         each = [frame_statistics(one[:size]) for one, size in zip(found, frames, strict=True)]
         np.testing.assert_allclose(statistics[row], np.mean(each, axis=0), rtol=1e-5)
-    monkeypatch.setattr(features, "frame_statistics", lambda frames: pytest.fail("they are read again"))
-    assert len(whole.statistics_of(np.arange(8))) == 8

@@ -16,7 +16,7 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.row_groups import features_at
-from ray_atr.data.shards import write_clips
+from ray_atr.data.shards import ROW_GROUP_CLIPS, write_clips
 from ray_atr.data.stream import FeatureBatch, plan_in_shards, steps_in_shards, stream
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
@@ -216,20 +216,22 @@ def test_what_does_not_go_together_is_refused(data: Path, changes: dict[str, Any
         check_experiment(tiny(data, **{**IN_SHARDS, **changes}))
 
 
-def test_a_set_with_too_few_row_groups_is_refused_before_anything_is_prepared(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_with_too_few_row_groups_is_refused_before_anything_is_prepared(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="50 samples in 13 row groups of up to 4 may leave a part without its 4"):
         check_experiment(tiny(data, **{**IN_SHARDS, "train__batch_size": 48, "data__order_parts": 12}))
     # Where the number of shards is enough, their files are not opened.
-    monkeypatch.setattr("ray_atr.training.checks.row_group_sizes", None)
-    check_experiment(tiny(data, **IN_SHARDS))
+    folder = Path(shutil.copytree(data, tmp_path / "tones"))
+    for shard in folder.glob("train-*"):
+        shard.write_bytes(b"")
+    check_experiment(tiny(folder, **IN_SHARDS))
 
 
-def test_row_groups_suffice_where_the_shards_alone_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray_atr.data.shards.ROW_GROUP_CLIPS", 2)
-    clips = [tone_clip(split, n, {"eng": [f"tone {n}"]}) for split in ("train", "val", "test") for n in range(16)]
-    write_clips(tmp_path / "one", clips, name="tones", licence="none", clips_per_shard=16)
+def test_row_groups_suffice_where_the_shards_alone_are_too_few(tmp_path: Path) -> None:
+    tones = [tone_clip(split, 0, {"eng": ["a tone"]}) for split in ("train", "val", "test")]
+    clips = [
+        dataclasses.replace(tone, clip_id=f"{tone.split} {n}") for tone in tones for n in range(8 * ROW_GROUP_CLIPS)
+    ]
+    write_clips(tmp_path / "one", clips, name="tones", licence="none", clips_per_shard=len(clips))
     check_experiment(tiny(tmp_path / "one", **IN_SHARDS, data__languages="eng"))
 
 

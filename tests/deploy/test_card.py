@@ -203,6 +203,7 @@ class Hub(BaseHTTPRequestHandler):
 
     kept: dict[str, bytes]
     asked: list[str]
+    made: list[dict[str, Any]]
 
     def do_POST(self) -> None:
         if self.headers.get("Transfer-Encoding") == "chunked":
@@ -217,7 +218,8 @@ class Hub(BaseHTTPRequestHandler):
         answer: Any = {}
         here = f"http://127.0.0.1:{self.server.server_address[1]}/me/model"
         if self.path.endswith("/repos/create"):
-            answer = {"url": here, **json.loads(body)}
+            self.made.append(json.loads(body))
+            answer = {"url": here, **self.made[-1]}
         elif "/preupload/" in self.path:
             names = [file["path"] for file in json.loads(body)["files"]]
             answer = {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]}
@@ -248,7 +250,7 @@ class Hub(BaseHTTPRequestHandler):
 def hub(monkeypatch):
     """A hub on this machine."""
     kept: dict[str, bytes] = {}
-    handler = type("KeepingHub", (Hub,), {"kept": kept, "asked": []})
+    handler = type("KeepingHub", (Hub,), {"kept": kept, "asked": [], "made": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr("huggingface_hub.hf_api.HfApi.__init__", _at(f"http://127.0.0.1:{server.server_port}"))
@@ -281,7 +283,9 @@ def test_a_retriever_is_pushed_with_its_card(evaluated, hub, tmp_path):
     texts = ["a low tone", "un son grave"]
     assert (Retriever.from_pretrained(tmp_path).encode_text(texts) == retriever.encode_text(texts)).all()
     hub.kept.clear()
-    retriever.push_to_hub("me/model")
+    retriever.push_to_hub("me/model", private=False)
+    # Before huggingface_hub 1 it was called `private`.
+    assert [one.get("visibility", one.get("private")) in ("private", True) for one in hub.made] == [True, False]
     assert b"Not evaluated yet" in hub.kept["README.md"]
     with pytest.raises(ValueError, match="repository: got 'model'; allowed owner/name"):
         retriever.push_to_hub("model")

@@ -28,7 +28,7 @@ from ray_atr.deploy.pack.fitting import AUDIO_PART, fit_projection, most_words, 
 from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
-from ray_atr.deploy.pack.text_side import encode_table
+from ray_atr.deploy.pack.text_side import TOGETHER, encode_table
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.card import CARD_FILE
@@ -297,16 +297,15 @@ def test_a_pack_made_of_vectors_says_that_it_reads_no_text(inputs: Path, tmp_pat
             index.search("a low tone", language)
 
 
-def test_captions_have_the_same_vectors_in_parts_and_the_parts_are_said(
-    inputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv")).pairs
-    whole, said = encode_table(str(inputs / "model"), pairs).vectors, list[str]()
-    monkeypatch.setattr("ray_atr.deploy.pack.text_side.TOGETHER", 7)
-    monkeypatch.setattr("ray_atr.common.progress.SPACE", 0.0)
-    parts = encode_table(str(inputs / "model"), pairs, echo=said.append).vectors
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
-    assert said == [f"{min(7 * n, 80)} of 80 captions encoded" for n in range(1, 13)]
+@pytest.mark.slow
+def test_captions_have_the_same_vectors_in_parts_and_the_parts_are_said(inputs: Path) -> None:
+    pair = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv")).pairs[0]
+    pairs, said = [replace(pair, caption=f"tone {n}") for n in range(TOGETHER + 1)], list[str]()
+    found = encode_table(str(inputs / "model"), pairs, echo=said.append)
+    edges = [0, TOGETHER - 1, TOGETHER]
+    alone = encode_captions(found.tower, [(pairs[n].caption, pairs[n].language) for n in edges]).numpy()
+    np.testing.assert_allclose(found.vectors[edges], alone, atol=1e-6)
+    assert said == ["2,048 of 2,049 captions encoded", "2,049 of 2,049 captions encoded"]
 
 
 def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:
@@ -380,6 +379,7 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
     text = Retriever.from_pretrained(made.folder).encode_text(labels, "deu")
     expected = dict(zip(labels, model.similarity(text, model.encode_audio([sound]))[:, 0].tolist(), strict=True))
     assert {one["label"]: one["score"] for one in asked().tag(sound, None, labels, "deu")} == pytest.approx(expected)
+    assert TestClient(create_app(asked()), base_url="http://127.0.0.1").get("/health").json()["has_pack"]
     # The server opens both models before it answers.
     Calibration({}, {"model": "another"}).write(tmp_path / "model")
     with pytest.raises(ValueError, match=r"calibration: got .*model.*it was fitted on the scores of another"):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from starlette.testclient import TestClient
 
 from ray_atr.deploy.serve import connections
 from ray_atr.deploy.serve.app import _Question, _Served, create_app
+from ray_atr.deploy.serve.batching import Batcher
 from ray_atr.deploy.serve.connections import server_of
 from ray_atr.deploy.serve.limits import ServerLimits
 from tests.support.commands import replace_work
@@ -45,7 +47,9 @@ HOSTILE = "<img src=x onerror=window.hacked=1>.wav"
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     folder = tmp_path_factory.mktemp("served")
-    save_retriever(folder / "model", seed=1)  # by which ten hits are of all five files
+    retriever = save_retriever(folder / "model", seed=1)  # by which ten hits are of all five files
+    retriever.languages = ("eng", "fra")
+    retriever.save_pretrained(folder / "model")
     make_tones(folder / "audio")
     (folder / "audio" / HOSTILE.replace("/", "")).write_bytes(tone(1, 9))
     (folder / "secret.wav").write_bytes(tone(1, 10))
@@ -125,12 +129,6 @@ def test_a_part_of_a_sound_is_sent_where_one_is_asked_for(port: int) -> None:
         assert b"Range: got" in said
 
 
-@pytest.fixture
-def of_two_languages(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index.retriever, "languages", ("eng", "fra"))
-
-
-@pytest.mark.usefixtures("of_two_languages")
 def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(port: int) -> None:
     warning = "no captions in swe in training, which had eng, fra: the vectors may mean little"
     asks: list[tuple[str, str, dict[str, Any]]] = [
@@ -226,6 +224,8 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_ATR_TOKEN", "short")
     with pytest.raises(ValueError, match="16 or more"):
         required_token("0.0.0.0")
+    monkeypatch.setenv("RAY_ATR_TOKEN", 16 * "x")
+    assert required_token("0.0.0.0") == 16 * "x"
     for unsent in ("ein Geheimnis für alle", f" {TOKEN}", f"{TOKEN}\n"):
         monkeypatch.setenv("RAY_ATR_TOKEN", unsent)
         with pytest.raises(ValueError, match="RAY_ATR_TOKEN: got 'other characters'; allowed a secret of ASCII"):
@@ -251,6 +251,9 @@ def test_any_address_of_this_machine_is_a_name_of_the_server(
         with pytest.raises(SystemExit):
             main("serve", arguments=[str(index.folder), "--host", host])
         assert name in given.pop()
+    with pytest.raises(SystemExit):
+        main("serve", arguments=[str(index.folder)])
+    assert {"localhost", "127.0.0.1", "[::1]"} <= set(given.pop())
     names = ["--name", "sounds.example.org"]
     with pytest.raises(SystemExit):
         main("serve", arguments=[str(index.folder), *names])
@@ -325,18 +328,16 @@ def test_clients_at_once_each_get_their_own_answer(index: Index, port: int) -> N
         assert [one["path"] for one in found["matches"]] == [one.path for one in index.search(text, top=top_of[text])]
 
 
-def test_a_text_that_is_refused_fails_alone(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = index.search_many
-
+def test_a_text_that_is_refused_fails_alone(index: Index) -> None:
     def choosy(texts: Sequence[str], *given: Any, **options: Any) -> Any:
         if "bad" in texts:
             raise ValueError("text: got 'bad'; allowed another one")
-        return original(texts, *given, **options)
+        return index.search_many(texts, *given, **options)
 
-    monkeypatch.setattr(index, "search_many", choosy)
+    searched: Any = SimpleNamespace(search_many=choosy)
     questions = [_Question(text, None, 3, None, False) for text in ("a low tone", "bad", "a high tone")]
-    first, second, third = _Served(index, ServerLimits())._answer_all(questions)
-    assert [first, third] == [original([text], None, top=3)[0] for text in ("a low tone", "a high tone")]
+    first, second, third = _Served(searched, ServerLimits())._answer_all(questions)
+    assert [first, third] == [index.search_many([text], None, top=3)[0] for text in ("a low tone", "a high tone")]
     assert str(second) == "text: got 'bad'; allowed another one"
 
 
@@ -348,22 +349,40 @@ def test_a_slow_body_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> N
         assert client.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
-def test_too_many_that_wait_are_told_so(index: Index) -> None:
+def test_queries_that_wait_at_the_same_time_are_answered_together() -> None:
+    batches: list[list[int]] = []
+
+    def answer_all(asked: Sequence[int]) -> list[int | Exception]:
+        batches.append(list(asked))
+        return [10 * one for one in asked]
+
+    async def ask() -> list[int]:
+        batcher = Batcher[int, int](answer_all, most_waiting=9)
+        async with batcher.running():
+            return await asyncio.gather(*map(batcher.ask, range(5)))
+
+    assert asyncio.run(ask()) == [0, 10, 20, 30, 40]
+    assert batches == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("work", "path", "asked"),
+    [("search_many", "/search", {"text": "x"}), ("like_window", "/similar", {"path": "tone 1.wav"})],
+)
+def test_too_many_that_wait_are_told_so(index: Index, work: str, path: str, asked: dict[str, str]) -> None:
     limits = ServerLimits(most_waiting=1)
     release = threading.Event()
     slow = Index.open(index.folder)
-    original = slow.search_many
+    original = getattr(slow, work)
 
     def held(*given: Any, **options: Any) -> Any:
         release.wait(30)
         return original(*given, **options)
 
-    slow.search_many = held  # type: ignore[method-assign]
+    setattr(slow, work, held)
     with serving(slow, limits=limits) as port:
         found: list[int] = []
-        threads = [
-            threading.Thread(target=lambda: found.append(call(port, "GET", "/search", text="x")[0])) for _ in range(6)
-        ]
+        threads = [threading.Thread(target=lambda: found.append(call(port, "GET", path, **asked)[0])) for _ in range(6)]
         for thread in threads:
             thread.start()
         while found.count(503) < 4:
@@ -422,7 +441,6 @@ def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.usefixtures("of_two_languages")
 def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
     async def use() -> None:
         async with opened(f"http://127.0.0.1:{port}/?text=un%20son%20aigu") as page:

@@ -26,7 +26,7 @@ from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.evaluation.checkpoints import find_checkpoint
-from ray_atr.evaluation.encoding import TEXTS_TOGETHER, EncodingSource, encode, token_similarities
+from ray_atr.evaluation.encoding import TEXTS_IN_A_JOB, TEXTS_TOGETHER, EncodingSource, encode, token_similarities
 from ray_atr.evaluation.eval_split import listen, playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.report.evaluation_content import ZeroShot
@@ -34,9 +34,11 @@ from ray_atr.evaluation.report.evaluation_page import Page
 from ray_atr.evaluation.run import Evaluated, evaluate, tracked_evaluation
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.metric import DIRECTIONS, of_part
+from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
+from ray_atr.sweep.tracking.store import ARTIFACTS
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 from ray_atr.workshop.importing.import_options import Join
@@ -284,12 +286,9 @@ def test_equal_captions_tie_whatever_they_are_embedded_with(world: dict[str, Pat
 
 
 @pytest.mark.ray
-def test_ray_actors_encode_what_this_process_encodes(
-    world: dict[str, Path], tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray_atr.evaluation.encoding.TEXTS_IN_A_JOB", 5)
+def test_ray_actors_encode_what_this_process_encodes(world: dict[str, Path], tmp_path: Path, ray_session: None) -> None:
     source = EncodingSource(str(world["loose"]), str(world["data"]), "train", str(tmp_path / "features"), batch_size=8)
-    asked = [("eng", f"a low tone, number {index}") for index in range(12)]
+    asked = [("eng", f"a low tone, number {index}") for index in range(TEXTS_IN_A_JOB + 1)]
     expected = encode(source, asked, HERE)
     got = encode(source, asked, Encoding(encoders=1, cpus_per_encoder=0.5))
     for mine, theirs in zip(expected, got, strict=True):
@@ -331,18 +330,18 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_whose_files_mlflow_could_not_take_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_files_mlflow_could_not_take_has_failed(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
-    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr(MlflowClient, "log_artifacts", full)
+    (tmp_path / ARTIFACTS).touch()
     page, said = Page(title="Evaluation", facts={}, metrics={}), list[str]()
     with tracked_evaluation(tmp_path / "evaluation", tmp_path, page, None, said.append) as run_id:
         assert run_id is None
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
     assert run.info.status == "FAILED"
-    assert "No space left on device; results are in" in said[0]
+    assert f"Not a directory: '{tmp_path / ARTIFACTS}" in said[0]
+    assert said[0].endswith(f"; results are in {tmp_path / 'evaluation'}")
 
 
 @pytest.mark.slow
@@ -459,19 +458,23 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
 def test_an_evaluation_whose_card_cannot_be_written_is_complete_and_says_so(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr("ray_atr.evaluation.card.write_text", full)
+    model = Path(shutil.copytree(world["loose"], tmp_path / "model"))
+    (model / CARD_FILE).unlink()
+    (model / CARD_FILE).mkdir()
     out = tmp_path / "out"
-    given = ["--checkpoint", str(world["loose"]), "--data", str(world["data"]), "--ray", "never", "--card"]
+    given = ["--checkpoint", str(model), "--data", str(world["data"]), "--ray", "never", "--card"]
     assert run_pipeline(monkeypatch, "evaluate", *given, "--no-mlflow", "--out", str(out)) == 74
     told = f"the evaluation is complete in {out}; for --card run the command again with a new --out"
     assert told in capsys.readouterr().err
     assert (out / "evaluation.json").is_file()
-    # What is refused after the evaluation, as a task of MTEB whose data set is not in reach.
-    monkeypatch.setattr("ray_atr.cli.evaluate.make_extras", Mock(side_effect=ValueError("--mteb: got 'Clotho'")))
+    # What is refused after the evaluation, as are too few clips for a calibration.
+    few = [tone_clip("test", index, {"eng": [f"tone {index}"]}) for index in range(3)]
+    write_clips(tmp_path / "few", few, name="few", licence="none")
+    given = ["--checkpoint", str(world["loose"]), "--data", str(tmp_path / "few"), "--ray", "never", "--calibrate"]
     assert run_pipeline(monkeypatch, "evaluate", *given, "--no-mlflow", "--out", str(tmp_path / "again")) == 2
-    told = f"error: --mteb: got 'Clotho'; the evaluation is complete in {tmp_path}/again; for --card run the command"
-    assert told in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("error: --calibrate: got '3 clips with eng captions of 3 clips'")
+    assert f"; the evaluation is complete in {tmp_path}/again; for --calibrate run the command again" in told
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -61,8 +62,10 @@ def entries(seed: int = 0) -> Entries:
     return Entries(audio, text, [f"clip{n}" for n in range(N)], mask, np.arange(N) // 3)
 
 
-def shards_of(folder: Path, settings: SnapshotSettings, count: int) -> BackgroundRefresher:
-    own = [BaseShard(Turned(), settings, folder, BasePart(number, count)) for number in range(count)]
+def shards_of(
+    folder: Path, settings: SnapshotSettings, count: int, kind: type[BaseShard] = BaseShard
+) -> BackgroundRefresher:
+    own = [kind(Turned(), settings, folder, BasePart(number, count)) for number in range(count)]
     return BackgroundRefresher(LocalShards(own), settings, folder, pause=0.0)
 
 
@@ -242,20 +245,20 @@ def test_a_base_over_the_same_folder_has_what_was_built_and_forgets_what_is_late
     assert versions_in(tmp_path) == again.versions() == [3]
 
 
-def test_what_a_shard_had_begun_is_lost_with_it_and_built_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = SnapshotSettings(prototypes=4)
-    base = shards_of(tmp_path, settings, 2)
-    build_step, calls = BaseShard.build, []
+class DyingShard(BaseShard):
+    """The second one that pools has lost what it had begun, once."""
 
-    def dies(self: BaseShard, version: int, step: str, *arguments: Any) -> Any:
-        calls.extend([version] if step == "pool" else [])
-        if step == "pool" and len(calls) == 2:
+    pooled = itertools.count(1)
+
+    def build(self, version: int, step: str, *arguments: Any) -> Any:
+        if step == "pool" and next(self.pooled) == 2:
             self._begun = {}
-        return build_step(self, version, step, *arguments)
+        return super().build(version, step, *arguments)
 
-    monkeypatch.setattr(BaseShard, "build", dies)
+
+def test_what_a_shard_had_begun_is_lost_with_it_and_built_again(tmp_path: Path) -> None:
+    settings = SnapshotSettings(prototypes=4)
+    base = shards_of(tmp_path, settings, 2, DyingShard)
     base.publish(0, 1, 0)
     outcome = base.wait(1, 60)
     assert (outcome.state, outcome.failures) == (READY, 1)

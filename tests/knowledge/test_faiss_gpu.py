@@ -13,12 +13,13 @@ from torch.nn.functional import normalize
 
 from ray_atr.common.runtime import code_version
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
-from ray_atr.training.knowledge_base import faiss_library, searcher
+from ray_atr.training.knowledge_base import faiss_library
 from ray_atr.training.knowledge_base.building import build
+from ray_atr.training.knowledge_base.faiss_library import LARGEST_K
 from ray_atr.training.knowledge_base.searcher import SearchableRows
 from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot
 
-N, D = 400, 8
+N, D = LARGEST_K + 1, 8
 IVF = SnapshotSettings(prototypes=6, index="ivf")
 
 
@@ -105,8 +106,7 @@ def test_a_refresh_and_a_search_ask_for_the_gpu_and_give_the_same(
     torch.testing.assert_close((values, positions), found)
     # More than FAISS finds on a GPU.
     calls.clear()
-    monkeypatch.setattr(searcher, "LARGEST_K", 2)
-    rows.top_k(queries(), 3)
+    rows.top_k(queries(), N)
     assert calls == []
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from sklearn.metrics import label_ranking_average_precision_score
 
-from ray_atr.metrics import ranks, retrieval_metrics, retrieve
+from ray_atr.metrics import retrieval_metrics, retrieve
 from ray_atr.metrics.measures import is_recall_at_chance, measure
 from ray_atr.metrics.metric import Metric
-from ray_atr.metrics.ranks import count_ranks, count_ranks_of_matrix, full_float32
+from ray_atr.metrics.ranks import MANY_PAIRS, count_ranks, count_ranks_of_matrix, full_float32
 from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import score
 from tests.support.spies import spied
@@ -86,22 +86,17 @@ def test_ties_equal_the_mean_over_all_orders(seed: int) -> None:
         assert got.first_rank[0] == pytest.approx(first)
 
 
-@pytest.fixture(params=[1, 3, ranks.MANY_PAIRS])
-def many_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries are ranked by sorting their scores from so many relevant pairs on: all of them, some, and none here."""
-    monkeypatch.setattr(ranks, "MANY_PAIRS", request.param)
-
-
-@pytest.mark.usefixtures("many_pairs")
+@pytest.mark.parametrize("popular", [0, MANY_PAIRS])
 @pytest.mark.parametrize("block_side", [7, 64, 1000])
-def test_blocks_equal_the_full_float64_matrix(block_side: int) -> None:
+def test_blocks_equal_the_full_float64_matrix(block_side: int, popular: int) -> None:
+    """Also where a clip has so many captions that it is ranked by sorting their scores."""
     generator = torch.Generator().manual_seed(1)
     audio = torch.randn(53, 24, generator=generator)
-    clip = torch.randint(0, 53, (131,), generator=generator)
-    captions = audio[clip] + 2 * torch.randn(131, 24, generator=generator)
+    clip = torch.cat([torch.full((popular,), 7), torch.randint(0, 53, (60,), generator=generator)])
+    captions = audio[clip] + 2 * torch.randn(len(clip), 24, generator=generator)
     audio[7] = audio[30]  # clips that are the same recording
     captions[5:9] = 4 * captions[20]  # captions of the same direction, exactly so in binary
-    relevance = relevance_by_clip(clip, 131, 53)
+    relevance = relevance_by_clip(clip, len(clip), 53)
     got = count_ranks(captions, audio, relevance, block_side=block_side)
     a, t = unit(audio.double().numpy()), unit(captions.double().numpy())
     s = t @ a.T
@@ -114,15 +109,15 @@ def test_blocks_equal_the_full_float64_matrix(block_side: int) -> None:
     assert got.audio_to_text.tied.max() == 5
 
 
-@pytest.mark.usefixtures("many_pairs")
-def test_the_same_at_every_block_size_where_float32_cannot_tell() -> None:
+@pytest.mark.parametrize("popular", [0, MANY_PAIRS])
+def test_the_same_at_every_block_size_where_float32_cannot_tell(popular: int) -> None:
     # Candidates one unit in the last place apart: a float32 product orders them by its own rounding.
     generator = torch.Generator().manual_seed(3)
     centre = torch.randn(1, 96, generator=generator)
     audio = centre + 1e-7 * torch.randn(60, 96, generator=generator)
-    captions = centre + 1e-7 * torch.randn(90, 96, generator=generator)
-    clip = torch.arange(90) % 60
-    relevance = relevance_by_clip(clip, 90, 60)
+    clip = torch.cat([torch.arange(40), torch.full((popular,), 7)])
+    captions = centre + 1e-7 * torch.randn(len(clip), 96, generator=generator)
+    relevance = relevance_by_clip(clip, len(clip), 60)
     whole = count_ranks(captions, audio, relevance, block_side=100)
     for side in (11, 17, 59):
         part = count_ranks(captions, audio, relevance, block_side=side)

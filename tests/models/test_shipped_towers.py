@@ -14,7 +14,6 @@ from ray_atr.common.digests import DamagedFileError, check_folder, digests_of
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES
 from ray_atr.common.override import override
 from ray_atr.data.audio import clip_windows
-from ray_atr.models import weights as weight_files
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
@@ -43,16 +42,16 @@ def test_they_are_whole_and_together_at_most_two_megabytes() -> None:
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= 2 * 2**20
 
 
-def test_a_changed_byte_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(SHIPPED, tmp_path / "shipped")
-    monkeypatch.setattr(weight_files, "SHIPPED", tmp_path / "shipped")
-    AUDIO.build()
-    file = tmp_path / "shipped" / "small_cnn" / "model.safetensors"
+def test_a_changed_byte_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED / "small_cnn", tmp_path / "small_cnn")
+    settings = SmallCnn(checkpoint=str(tmp_path / "small_cnn"))
+    settings.build()
+    file = tmp_path / "small_cnn" / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(DamagedFileError, match=r"model\.safetensors: damaged"):
-        AUDIO.build()
+        settings.build()
 
 
 def test_a_tower_that_is_not_shipped_is_refused_before_anything_starts() -> None:

@@ -13,12 +13,13 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 @contextmanager
-def before_each(kind: type[Kind], look: Callable[[Kind, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Have `look(module, inputs)` called before each forward pass of a module of this kind."""
+def before_each(kind: type[Kind], look: Callable[[Kind, tuple[Any, ...]], object]) -> Iterator[None]:
+    """Have `look(module, inputs)` called before each forward pass of a module of this kind; its inputs are what that returns, if
+    it is something.
+    """
 
-    def before(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(module, kind):
-            look(module, inputs)
+    def before(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return look(module, inputs) if isinstance(module, kind) else None
 
     hook = register_module_forward_pre_hook(before)
     try:

@@ -123,15 +123,11 @@ def test_a_loss_is_measured_in_the_memory_that_it_may_take(
 ) -> None:
     groups: list[WorkerGroup] = []
     spied(monkeypatch, trial_cost, "TrainingData", lambda _, experiment, prepared, group: groups.append(group))
-    monkeypatch.setattr(trial_cost, "SECONDS", 0.0)
     measure_trial(tiny(home / "tones", train__epochs=1, scaling__loss_memory=0.5), home, tmp_path / "measured")
     assert [group.loss_bytes for group in groups] == [2.0**29]
 
 
-def test_as_many_versions_of_a_base_are_on_the_disk_as_a_trial_leaves(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trial_cost, "SECONDS", 0.0)
+def test_as_many_versions_of_a_base_are_on_the_disk_as_a_trial_leaves(home: Path, tmp_path: Path) -> None:
     disk = {}
     for every in (0, 1, 4):
         refreshed = {"objective": "ask", "objective__knowledge__refresh_every_epochs": every}

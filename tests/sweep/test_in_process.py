@@ -85,7 +85,7 @@ def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
 
     stand_ins: dict[str, object] = {
         "start_ray": None,
-        "decide_scaling": experiment,
+        "cluster_nodes": [],
         "concurrent_trials": 1,
         "prepare_all": [],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
-from ray_atr.cli import audit, evaluate, live
+from ray_atr.cli import audit, evaluate
 from ray_atr.cli.live import LiveTable, shown_progress
 from ray_atr.cli.parse import DISPLAYED, counting, heartbeat
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, FirstEstimate
@@ -184,23 +183,6 @@ def test_the_further_seeds_of_a_race_are_counted_on(now: list[float], kind: type
         assert progress.num_ended_before + progress.num_ended == 3
 
 
-def test_a_trial_may_end_while_the_table_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = LiveTable(2)
-    table.sweep_started(9, 0)
-    for number in range(3):
-        table.trial_finished(trial(f"before {number}"))
-    while_drawn = iter([trial("meanwhile")])
-
-    def text(*words: str, **style: str) -> Text:
-        for one in while_drawn:
-            table.trial_finished(one)
-        return Text(*words, **style)
-
-    monkeypatch.setattr("ray_atr.cli.live.Text", text)
-    table.__rich__()
-    assert table.num_ended == 4
-
-
 def test_a_silence_is_broken() -> None:
     """By a clock that goes when it is told to: on a busy machine a thread looks at a real one too late."""
     clock, looks, said = [0.0], [0], list[str]()
@@ -338,17 +320,23 @@ def test_a_terminal_has_a_row_a_trial_that_runs_and_the_last_that_ended(now: lis
     assert said == ["[ 7/9] t5  FAILED: step 3: loss is nan"]
 
 
-def test_trials_end_while_the_table_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", ["ended", "running"])
+def test_trials_start_and_end_while_the_table_is_drawn(rows: str) -> None:
     """By another thread, which an error would end, and the table would stand still."""
     table = LiveTable(3, print)
-    row = ("[ 1] t0", "best 1", "", "", "")
-    table.ended.append(row)
 
-    def ended_meanwhile(*content: str, **style: Any) -> Text:
+    class DrawnMeanwhile(tuple[str, ...]):
+        """A row during whose drawing the trial ends and the next one starts."""
+
+        def __iter__(self) -> Iterator[str]:
+            table.trial_finished(trial("t0"))
+            table.trial_started(trial("t1"))
+            return super().__iter__()
+
+    row = DrawnMeanwhile(("[ 1] t0", "best 1", "", "", ""))
+    table.running["t0"] = row
+    if rows == "ended":
         table.ended.append(row)
-        return Text(*content, **style)
-
-    monkeypatch.setattr(live, "Text", ended_meanwhile)
     assert table.__rich__().renderables
 
 

@@ -24,6 +24,7 @@ from ray_atr.training.run_folder import RunFolder
 from tests.support.tiny import make_data, tiny
 
 LAPTOP = [Placed({"CPU": 2})]
+ONE_GPU = [Placed({"CPU": 16, "GPU": 1})]
 GPU_NODE = [Placed({"CPU": 16, "GPU": 4})]
 TWO_CPU_NODES = [Placed({"CPU": 2}), Placed({"CPU": 2})]
 GROWING = [Placed({"CPU": 64, "GPU": 8}, None)]
@@ -102,15 +103,14 @@ def test_many_trials_of_heads_on_frozen_towers_share_the_gpus_of_a_node() -> Non
     ],
 )
 def test_trials_share_a_gpu_only_if_all_of_a_sweep_are_of_frozen_towers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, workers: int, gpus: float
+    tmp_path: Path, entry: str, workers: int, gpus: float
 ) -> None:
-    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: [Placed({"CPU": 16, "GPU": 1})])
     base = override(RECIPES["quickstart"](), AUTO)
     run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
     space = Space.parse([entry], base)
     search = SEARCHES["grid" if "grid" in entry else "optuna"](space, (Goal("text_to_audio/eng/recall_at_1"),))
     queue = TrialQueue(run, SweepPlan(search, (0, 1), hours=1), lambda experiment: None)
-    decided = decide_scaling(run, base, queue, None, use_ray=True, echo=silent).scaling
+    decided = decide_scaling(run, base, queue, None, ONE_GPU, silent).scaling
     assert (decided.workers, decided.gpus_per_worker) == (workers, gpus)
 
 
@@ -152,31 +152,32 @@ def test_the_encoder_of_a_base_gets_a_share_of_a_workers_gpu() -> None:
         {"data.source": "memory://tones"},
     ],
 )
-def test_there_are_workers_if_a_point_of_a_sweep_needs_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: LAPTOP)
+def test_there_are_workers_if_a_point_of_a_sweep_needs_them(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
     queue = TrialQueue(run, SweepPlan(FixedPoints([{}, changes])), lambda experiment: None)
-    decided = decide_scaling(run, Experiment(), queue, None, use_ray=True, echo=silent)
+    decided = decide_scaling(run, Experiment(), queue, None, LAPTOP, silent)
     assert decided.scaling.workers == 1
+
+
+def test_without_ray_nothing_is_streamed_though_data_in_a_store_would_be(tmp_path: Path) -> None:
+    base = override(Experiment(), {"data.source": "memory://tones"})
+    run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{}])), lambda experiment: None)
+    decided = decide_scaling(run, base, queue, None, [], silent).scaling
+    assert (decided.workers, decided.ray_data) == (0, False)
 
 
 @pytest.mark.parametrize("given", [{}, {"scaling.gpus_per_encoder": 0.3}])
 @pytest.mark.parametrize("path", ["objective", "objective.knowledge"])
-def test_it_leaves_room_for_a_base_that_only_some_points_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, given: dict[str, Any]
-) -> None:
-    nodes = [Placed({"CPU": 16, "GPU": 1})]
-    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: nodes)
+def test_it_leaves_room_for_a_base_that_only_some_points_have(tmp_path: Path, path: str, given: dict[str, Any]) -> None:
     base = override(Experiment(), given)
     run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
     points = [{path: "contrastive" if path == "objective" else "none"}, {path: "ask"}]
     queue = TrialQueue(run, SweepPlan(FixedPoints(points)), lambda experiment: None)
-    decided = decide_scaling(run, base, queue, None, use_ray=True, echo=silent)
+    decided = decide_scaling(run, base, queue, None, ONE_GPU, silent)
     encoder = given.get("scaling.gpus_per_encoder", 0.4)
     assert (decided.scaling.gpus_per_worker, decided.scaling.gpus_per_encoder) == (1 - encoder, encoder)
-    assert all(num_trials_that_fit(processes_of(override(decided, point)), nodes) == 1 for point in points)
+    assert all(num_trials_that_fit(processes_of(override(decided, point)), ONE_GPU) == 1 for point in points)
 
 
 @pytest.mark.parametrize(
@@ -229,10 +230,7 @@ def test_the_first_lines_and_the_run_folder_say_what_was_decided_and_it_is_decid
     assert line in said
 
 
-def test_workers_that_are_typed_with_resume_are_not_decided_again_and_keep_their_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: GPU_NODE)
+def test_workers_that_are_typed_with_resume_are_not_decided_again_and_keep_their_gpus(tmp_path: Path) -> None:
     decided = {"scaling.workers": 1, "scaling.ray_data": True, "scaling.gpus_per_worker": 1.0}
     before = override(tiny(make_data(tmp_path / "tones")), decided)
     run = RunFolder.create(str(tmp_path / "run"), before, {"name": "train"})
@@ -241,7 +239,7 @@ def test_workers_that_are_typed_with_resume_are_not_decided_again_and_keep_their
     def resumed(typed: Mapping[str, Any]) -> tuple[int | str, float]:
         run.update_info(scaling={"settings": decided})
         forget_decided(run, typed)
-        experiment = decide_scaling(run, override(before, typed), queue, None, use_ray=True, echo=lambda line: None)
+        experiment = decide_scaling(run, override(before, typed), queue, None, GPU_NODE, silent)
         return experiment.scaling.workers, experiment.scaling.gpus_per_worker
 
     assert resumed({}) == (4, 1.0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +23,8 @@ from ray_atr.data.features import open_features
 from ray_atr.data.shards import write_clips
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, SnapshotSettings
-from ray_atr.training import checkpoint, setup
-from ray_atr.training.base_encoding import SourceEncoder
+from ray_atr.training import checkpoint
+from ray_atr.training.base_encoding import MakeRefresher, SourceEncoder
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.drift import prototype_collapse
@@ -32,10 +35,11 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.memory import MomentumMemory, SnapshotMemory, make_memory
 from ray_atr.training.knowledge_base.parts import BasePart
-from ray_atr.training.knowledge_base.refresher import InProcessRefresher
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher, Refresher
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 from ray_atr.training.loop import train_trial
 from ray_atr.training.setup import first_state
+from tests.support.spies import spied
 from tests.support.tiny import make_data, prepared_for, short_resnets, tiny, tone_clip
 
 KNOWLEDGE = "objective.knowledge"
@@ -51,12 +55,36 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(home: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+def run(
+    home: Path, folder: Path, make_refresher: MakeRefresher | None = None, **changes: Any
+) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
     """The epochs' reports of a run, without the final one, and the weights that it ends with."""
     experiment = tiny(home / "tones", **changes)
-    reports: list[dict[str, Any]] = []
-    train_trial(experiment, prepared_for(experiment, home), folder, reports.append, use_ray_data=False)
+    prepared, reports = prepared_for(experiment, home), list[dict[str, Any]]()
+    train_trial(experiment, prepared, folder, reports.append, use_ray_data=False, make_refresher=make_refresher)
     return reports[:-1], load_checkpoint(folder / "last")["model"]
+
+
+@dataclass
+class Disturbed:
+    """Encodes a base after `disturb`."""
+
+    encoder: SourceEncoder
+    disturb: Callable[[], object]
+
+    def encode_part(self, weights: Any, part: BasePart) -> PartEntries:
+        self.disturb()
+        return self.encoder.encode_part(weights, part)
+
+
+def disturbed_by(disturb: Callable[[], object]) -> MakeRefresher:
+    """A base in the run's process, which tries again at once."""
+
+    def make(knowledge: KnowledgeBaseObjective, encoder: SourceEncoder, folder: Path, group: WorkerGroup) -> Refresher:
+        _ = encoder.retriever
+        return InProcessRefresher(Disturbed(encoder, disturb), knowledge.snapshot_settings(0), folder, pause=0.0)
+
+    return make
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -110,11 +138,6 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
     late = {**ASK, f"{KNOWLEDGE}.refresh_lag": lag, **(batch_norms if lag else {})}
     with short_resnets():
         _, quick = run(home, tmp_path / "quick", **late)
-    encode = SourceEncoder.encode_part
-
-    def slowly(self: SourceEncoder, weights: Any, part: BasePart) -> PartEntries:
-        time.sleep(0.1)
-        return encode(self, weights, part)
 
     def copied_late(weights: Any) -> dict[str, torch.Tensor]:
         time.sleep(0.1)
@@ -122,9 +145,8 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
 
     copied = checkpoint.copied
     monkeypatch.setattr(checkpoint, "copied", copied_late)
-    monkeypatch.setattr(SourceEncoder, "encode_part", slowly)
     with short_resnets():
-        _, slow = run(home, tmp_path / "slow", **late)
+        _, slow = run(home, tmp_path / "slow", disturbed_by(partial(time.sleep, 0.1)), **late)
     assert equal(quick, slow)
 
 
@@ -163,36 +185,28 @@ def test_frozen_weights_are_not_sent_and_the_base_encodes_with_them_all_the_same
 def test_a_refresh_that_fails_once_changes_nothing_and_one_that_goes_on_failing_stops_with_a_checkpoint(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup, "InProcessRefresher", partial(InProcessRefresher, pause=0.0))
+    builders: set[threading.Thread] = set()
+    spied(monkeypatch, Prepared, "first_retriever", lambda *_: builders.add(threading.current_thread()))
     expected, weights = run(home, tmp_path / "whole", **ASK)
-    encode, calls, breaks = SourceEncoder.encode_part, [], (2).__eq__
-    first_retriever, builders = Prepared.first_retriever, set()
-
-    def building(self: Prepared, experiment: Experiment) -> Retriever:
-        builders.add(threading.current_thread())
-        return first_retriever(self, experiment)
-
-    def breaking(self: SourceEncoder, weights: Any, part: BasePart) -> PartEntries:
-        calls.append(1)
-        if breaks(len(calls)):
-            raise OSError(errno.EIO, "Input/output error", "vectors")
-        return encode(self, weights, part)
-
-    monkeypatch.setattr(SourceEncoder, "encode_part", breaking)
-    monkeypatch.setattr(Prepared, "first_retriever", building)
-    epochs, found = run(home, tmp_path / "once", **ASK)
     # The base's thread draws no weights: it would take them from the generator that training uses meanwhile.
     assert builders == {threading.main_thread()}
+
+    def broken_at(*calls: int) -> MakeRefresher:
+        numbers = itertools.count(1)
+
+        def disturb() -> None:
+            if next(numbers) in calls:
+                raise OSError(errno.EIO, "Input/output error", "vectors")
+
+        return disturbed_by(disturb)
+
+    epochs, found = run(home, tmp_path / "once", broken_at(2), **ASK)
     assert [epoch["knowledge/failed_refreshes"] for epoch in epochs] == [0, 1]
     assert [epoch["knowledge/version"] for epoch in epochs] == [epoch["knowledge/version"] for epoch in expected]
     assert equal(found, weights)
-    calls.clear()
-    breaks = range(2, 99).__contains__
     with pytest.raises(RuntimeError, match=r"knowledge base: version 2 .* failed 3 times .*Input/output error"):
-        run(home, tmp_path / "always", **ASK)
+        run(home, tmp_path / "always", broken_at(*range(2, 99)), **ASK)
     assert (tmp_path / "always" / "last").is_dir()
-    calls.clear()
-    breaks = range(0).__contains__
     assert equal(run(home, tmp_path / "always", **ASK)[1], weights)
 
 

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from ray.exceptions import OutOfMemoryError, RayActorError
-from ray.train import WorkerGroupError
-from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
-from ray_atr.common.ranks import Ranks
 from ray_atr.training import ray_train
-from ray_atr.training.ray_train import ERROR_FILE, TrialError, first_cause, run_trial
+from ray_atr.training.ray_train import ERROR_FILE, first_cause
 from ray_atr.training.step import NonFiniteError
 from tests.support.commands import replace_work
+from tests.support.threads import run_threads
 from tests.support.tiny import tiny
 
 FOLLOWS = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error [10.0.0.7]:16015")
@@ -45,18 +43,6 @@ def died(said: str = SAID + "The actor is dead because its worker process has di
 )
 def test_the_first_cause_is_told(failures: dict[int, Exception], told: str) -> None:
     assert first_cause(failures).startswith(told)
-
-
-def test_a_trial_ends_with_the_first_cause_and_keeps_what_ray_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fit(trainer: Any) -> None:
-        raise WorkerGroupError("[Rank 0 Error Snippet]: ...", {0: died(), 1: FOLLOWS})
-
-    monkeypatch.setattr(TorchTrainer, "fit", fit)
-    with pytest.raises(TrialError, match=r"^worker 0 died") as error:
-        run_trial(tiny("soundscapes", scaling__workers=2), tmp_path / "trial", tmp_path, [], None)
-    assert isinstance(error.value.__cause__, WorkerGroupError)
 
 
 @pytest.mark.parametrize("is_taken_down", [True, False])
@@ -106,11 +92,15 @@ def test_an_error_of_one_worker_ends_the_others_and_the_next_attempt(
     replace_work(
         monkeypatch, {"training.ray_train.prepare": lambda *_, **__: None, "training.ray_train.train_trial": train}
     )
-    monkeypatch.setattr(Ranks, "here", classmethod(lambda _: Ranks(1, 2)))
     experiment, folder = tiny("soundscapes", scaling__workers=2), tmp_path / "trial"
     config = {"experiment": experiment, "folder": str(folder), "home": str(tmp_path), "shown": []}
-    with pytest.raises(ValueError, match="clip rain") if isinstance(error, ValueError) else nullcontext():
-        ray_train.worker(config)
-    assert (folder / ERROR_FILE).read_text() == f"{error}\n"
-    ray_train.worker(config)
+
+    def work(rank: int, size: int) -> None:
+        if rank == 0:
+            with pytest.raises(ValueError, match="clip rain") if isinstance(error, ValueError) else nullcontext():
+                ray_train.worker(config)
+            assert (folder / ERROR_FILE).read_text() == f"{error}\n"
+            ray_train.worker(config)
+
+    run_threads(work, 2)
     assert len(attempts) == 1

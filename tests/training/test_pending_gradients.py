@@ -13,9 +13,12 @@ from torch import Tensor
 import ray_atr.objectives.pairs.ring as ring_module
 from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs.ring import Ring
-from ray_atr.training import loop
-from ray_atr.training.loop import train_trial
-from ray_atr.training.step import StepResult, training_step
+from ray_atr.training.batch import TrainingData
+from ray_atr.training.clock import Clock
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.loop import begin_epoch, group_for, step
+from ray_atr.training.setup import first_state
 from tests.support.tiny import prepared_for, tiny
 
 
@@ -35,24 +38,18 @@ def test_a_step_waits_for_texts_when_the_audio_tower_has_its_gradient(
 
         return when_waited_for
 
-    def watched(retriever: Any, *arguments: Any, **options: Any) -> StepResult:
-        events.clear()
-        hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda _, which=which: events.append(which))
-            for which in ("audio", "text")
-            for name, parameter in retriever.named_parameters()
-            if name.startswith(which)
-        ]
-        found = training_step(retriever, *arguments, **options)
-        for hook in hooks:
-            hook.remove()
-        return found
-
     monkeypatch.setattr(Ring, "summed_at_owners", noted)
-    monkeypatch.setattr(loop, "training_step", watched)
     settings = {"scaling__share_losses_from": 2, "train__language_chunk": language_chunk}
     experiment = tiny(home / "tones", objective="kcl", train__epochs=1, **settings)
-    train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
+    data = TrainingData(experiment, prepared_for(experiment, home), group_for(experiment, WorkerGroup()))
+    state = first_state(data, tmp_path)
+    begin_epoch(state, data, 0)
+    for which in ("audio", "text"):
+        for name, parameter in state.retriever.named_parameters():
+            if name.startswith(which):
+                parameter.register_post_accumulate_grad_hook(lambda _, which=which: events.append(which))
+    batch = next(iter(next(iter(data.epochs(0, 0, use_ray=False)))[1]))
+    step(state, data, TextBatcher(state.retriever), batch, Clock())
     last = len(events) - events[::-1].index("audio")
     # Two languages: by language, the first one's texts come home before the next are embedded.
     assert events.count("received") == 2

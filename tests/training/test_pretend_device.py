@@ -18,7 +18,7 @@ import torch
 
 from ray_atr.common.override import override
 from ray_atr.objectives import KNOWLEDGE
-from ray_atr.objectives.correspondence import CORRESPONDENCES, Estimator
+from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.objectives.presets import PRESETS
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -206,16 +206,6 @@ def test_weights_that_are_validated_beside_training_are_on_the_cpu_also_when_it_
     assert devices == [{"cpu"}] * 3
 
 
-def test_a_tensor_made_without_its_device_is_refused(
-    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def table(self: Estimator, name: str, value: float, *more: int) -> torch.Tensor:
-        shape = len(self.pairs.clip_ids), self.pairs.slots, self.pairs.languages, *more
-        self.tables[name] = torch.full(shape, value)
-        return self.tables[name]
-
-    monkeypatch.setattr(Estimator, "table", table)
-    case = Case("contrastive", "small_loss", "none")
-    trained(tones, tmp_path / "cpu", CPU, case)
+def test_a_tensor_made_without_its_device_is_refused() -> None:
     with pretend_device(), pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        trained(tones, tmp_path / "gpu", GPU, case)
+        torch.zeros(3, device=GPU).add_(torch.full((3,), 0.5))

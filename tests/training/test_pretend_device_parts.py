@@ -32,6 +32,7 @@ from ray_atr.training.train_modules import train
 from ray_atr.workshop.audit.options import AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import TABLE_FILE, audit_data_set
 from tests.support.agreement import computing_in_float64
+from tests.support.modules import before_each
 from tests.support.pretend_device import PretendTensor, pretend_device
 from tests.support.processes import run_processes
 from tests.support.tiny import (
@@ -199,31 +200,22 @@ def test_clips_of_several_windows_are_heard_there(tmp_path: Path) -> None:
 def test_frozen_towers_encode_there_what_they_encode_here(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = SmallCnnTower.forward
     looked_up = TextVectorsTower.looked_up
     # Towers are float64 here, and what they encode, and the vectors that they made, are kept in fewer digits.
     monkeypatch.setattr(TextVectorsTower, "looked_up", lambda tower, rows: looked_up(tower, rows).double())
-    monkeypatch.setattr(
-        SmallCnnTower, "forward", lambda tower, features, *rest: forward(tower, features.double(), *rest)
-    )
+    read_in_full = before_each(SmallCnnTower, lambda _, inputs: (inputs[0].double(), *inputs[1:]))
     changes = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
     experiment = experiment_of(home, **changes, scaling__gpus_per_worker=0.5)
-    with computing_in_float64():
+    seen: list[bool] = []
+    with computing_in_float64(), read_in_full:
         here = prepared_for(experiment, tmp_path / "cpu")
         expected = losses(experiment, here, tmp_path / "trial", CPU)
-    seen: list[bool] = []
-    own = torch.nn.Linear.forward
-
-    def look(module: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
-        seen.append(isinstance(given, PretendTensor))
-        return own(module, given)
-
-    with computing_in_float64(), pretend_device(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.nn.Linear, "forward", look)
-        there = prepared_for(experiment, tmp_path / "gpu")
-        assert seen
-        assert all(seen)
-        found = losses(experiment, there, tmp_path / "other", GPU)
+        look = before_each(torch.nn.Linear, lambda _, inputs: seen.append(isinstance(inputs[0], PretendTensor)))
+        with pretend_device(), look:
+            there = prepared_for(experiment, tmp_path / "gpu")
+            assert seen
+            assert all(seen)
+            found = losses(experiment, there, tmp_path / "other", GPU)
     assert here.is_audio_encoded
     assert here.captions is not None
     for split in ("train", "val"):

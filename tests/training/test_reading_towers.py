@@ -315,18 +315,12 @@ def test_what_weights_were_trained_on_before_is_not_forgotten(home: Path, traine
 
 
 def test_what_is_read_is_decided_by_the_data_of_the_run(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chosen = experiment(home)
+    """Towers that were trained on its captions."""
+    chosen = experiment(home, train__start_from=str(trained))
     data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
     state = first_state(data, tmp_path)
-    asked: list[Any] = []
-
-    def what_is_read(*arguments: Any) -> str:
-        asked.append(arguments[1:])
-        return "recordings"
-
-    monkeypatch.setattr(correspondence, "what_is_read", what_is_read)
-    monkeypatch.setattr(correspondence, "_tower_clips", lambda *of: pytest.fail("towers are not read"))
+    state.retriever.audio_tower.register_forward_pre_hook(lambda *_: pytest.fail("towers are not read"))
     begin_epoch(state, data, 0)
-    assert asked == [(data.captions,)]
+    assert "takes their captions for right" in caplog.text

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ray_atr.training.group as training_group
-from ray_atr.training.group import GradientMean, WorkerGroup
+from ray_atr.training.group import BUCKET_BYTES, GradientMean, WorkerGroup
 from tests.support.processes import run_processes
 from tests.support.threads import run_threads
 
@@ -114,12 +114,19 @@ def test_a_gradient_that_changes_after_it_was_sent_is_an_error() -> None:
             losses(layers, 0)[0].backward()
 
 
-def test_buckets_hold_one_number_type_and_no_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_group, "BUCKET_BYTES", 80)
-    sizes = [(10, torch.float32), (10, torch.float32), (1, torch.float32), (30, torch.float32), (1, torch.float64)]
-    mean = GradientMean([nn.Parameter(torch.zeros(n, dtype=dtype)) for n, dtype in sizes], 2)
+def test_buckets_hold_one_number_type_and_no_more_than_their_bytes() -> None:
+    half = BUCKET_BYTES // 4 // 2
+    sizes = [
+        (half, torch.float32),
+        (half, torch.float32),
+        (1, torch.float32),
+        (3 * half, torch.float32),
+        (1, torch.float64),
+    ]
+    # Of no memory: none is read.
+    mean = GradientMean([nn.Parameter(torch.empty(n, dtype=dtype, device="meta")) for n, dtype in sizes], 2)
     # From the end of the forward pass to its start.
-    assert [[p.numel() for p in bucket] for bucket in mean.buckets] == [[1], [30], [1, 10], [10]]
+    assert [[p.numel() for p in bucket] for bucket in mean.buckets] == [[1], [3 * half], [1, half], [half]]
 
 
 def first_value(rank: int, size: int) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from ray.train import WorkerGroupError
 from safetensors.torch import load_file
 from test_elastic import base_of, distances_in_loops, leave_group
 from torch import Tensor
@@ -29,7 +30,7 @@ from ray_atr.common.transfer import CheckpointSync
 from ray_atr.data.shards import write_clips
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.sharding import EqualCalls, local, shard_tower
-from ray_atr.training import checks, loop, ray_train
+from ray_atr.training import loop, ray_train
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, save_state
 from ray_atr.training.checks import check_experiment, check_sharding
@@ -40,13 +41,14 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import step, train_trial
-from ray_atr.training.ray_train import run_trial
+from ray_atr.training.ray_train import TrialError, run_trial
 from ray_atr.training.run_folder import LAST
 from ray_atr.training.setup import first_state
 from ray_atr.training.shards import ShardWriter
+from ray_atr.training.trajectory import TRAJECTORY
 from tests.support import tiny_checkpoints
 from tests.support.agreement import computing_in_float64
-from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
+from tests.support.lost_workers import LostError, train_until_lost, until_lost
 from tests.support.processes import run_processes
 from tests.support.random_settings import write_uneven
 from tests.support.tiny import (
@@ -536,9 +538,12 @@ def calls_alone(rank: int, size: int, folder: Path) -> str:
     ],
 )
 def test_what_needs_whole_towers_is_refused_before_the_start(
-    home: Path, monkeypatch: pytest.MonkeyPatch, path: str, value: Any, allowed: str
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, value: Any, allowed: str
 ) -> None:
-    monkeypatch.setattr(checks, "check_other_run", lambda folder: None)
+    monkeypatch.chdir(tmp_path)
+    other_run = tmp_path / "run" / TRAJECTORY
+    other_run.mkdir(parents=True)
+    (other_run / "step-3.safetensors").touch()
     experiment = override(tiny(home / "tones", scaling__shard_towers=True), {path: value})
     with pytest.raises(ValueError, match=rf"{path}: got .*; allowed .*{allowed}"):
         check_experiment(experiment)
@@ -582,11 +587,13 @@ def test_two_then_one_then_three_workers_on_ray_give_the_losses_of_a_run_that_wa
     run, done = tmp_path / "run", []
     for workers, lost_after in ((2, 3), (1, 6)):
         monkeypatch.setattr(ray_train, "worker", partial(train_until_lost, lost_after))
-        with pytest.raises(Exception, match="LostError"):
+        # The workers' first error, and what Ray says of all of them.
+        with pytest.raises(TrialError, match=r"^tests\.support\.lost_workers\.LostError") as lost:
             run_trial(override(base, {"scaling.workers": workers}), run, home, [], None)
+        assert isinstance(lost.value.__cause__, WorkerGroupError)
         progress = load_checkpoint(run / LAST)["progress"]
         done.append((progress["epoch"], progress["step_in_epoch"]))
-    monkeypatch.setattr(ray_train, "worker", train)
+    monkeypatch.undo()
     run_trial(override(base, {"scaling.workers": 3}), run, home, [], None)
     # Of four steps an epoch.
     assert done == [(0, 3), (2, 1)]

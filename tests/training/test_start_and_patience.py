@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from ray_atr.common.override import override
 from ray_atr.common.progress import silent
 from ray_atr.models.retriever import Retriever
 from ray_atr.sweep.run_trials import prepare_all
@@ -151,14 +152,12 @@ def test_a_published_retriever_with_other_towers_is_refused_before_anything_is_p
         check_experiment(tiny(home / "tones", train__start_from=str(folder)))
 
 
-def test_a_retriever_that_cannot_be_outlined_is_refused_by_the_training(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray_atr.training.checks.check_start", lambda *_: None)
-    changes: dict[str, Any] = {"train__start_from": str(home / "first" / BEST), "train__epochs": 1}
-    experiment = tiny(home / "tones", model__embedding_width=8, **changes)
+def test_a_retriever_that_cannot_be_outlined_is_refused_by_the_training(home: Path, tmp_path: Path) -> None:
+    """What is prepared is checked before: here it was prepared for towers that fit."""
+    experiment = tiny(home / "tones", train__start_from=str(home / "first" / BEST), train__epochs=1)
+    prepared = prepared_for(experiment, home)
     with pytest.raises(ValueError, match=r"train\.start_from: got .*a retriever with the same towers"):
-        run(experiment, home, tmp_path)
+        train_trial(override(experiment, {"model.embedding_width": 8}), prepared, tmp_path, silent, use_ray_data=False)
 
 
 def test_a_retriever_whose_tokeniser_is_gone_is_refused(home: Path, tmp_path: Path) -> None:

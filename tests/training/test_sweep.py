@@ -41,14 +41,16 @@ def run_of_two_epochs(home: Path, name: str, **changes: Any) -> RunFolder:
 
 @pytest.mark.usefixtures("ray_session")
 def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(
-    home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    home: Path, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
     run = run_of_two_epochs(home, "recorded", scaling__workers=0)
     # Found when the trial runs, like any mistake that cannot be seen before. The others run after it.
     points = [{"seed": 1, "train.learning_rate": 1e30}, *POINTS]
     listener = Listener()
     on_interrupt = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(logging.getLogger("ray.tune.execution.tune_controller"), "handlers", [caplog.handler])
+    of_tune = logging.getLogger("ray.tune.execution.tune_controller")
+    of_tune.addHandler(caplog.handler)
+    request.addfinalizer(lambda: of_tune.removeHandler(caplog.handler))
     result = sweep(run, points, home, listeners=[listener], concurrency=1, echo=lambda message: None)
     assert signal.getsignal(signal.SIGINT) is on_interrupt
     assert sorted(result.finished) == sorted(make_trial_id(point) for point in POINTS)

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from ray_atr.common.override import override
-from ray_atr.models import adaptation
 from ray_atr.models.ced import Attention as CedAttention
-from ray_atr.models.retriever import build_retriever
-from ray_atr.models.text import SmallTransformerTower
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.sweep import SEARCHES, Goal, SweepPlan
 from ray_atr.sweep.schedulers import check_scheduler
 from ray_atr.sweep.space import Space
@@ -24,7 +22,7 @@ from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
 from tests.support.modules import before_each
-from tests.support.tiny import make_data, tiny
+from tests.support.tiny import make_data, prepared_for, tiny
 
 Weights = Mapping[str, torch.Tensor]
 RATE = 0.003
@@ -115,12 +113,19 @@ def test_recomputing_activations_takes_another_forward_and_changes_nothing(home:
         torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0, msg=name)
 
 
-def test_compiling_is_asked_for_by_its_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    monkeypatch.setattr(adaptation, "compile_layers", lambda tower, path: compiled.append(type(tower)))
-    one_step(home, tmp_path, model__text__adapt__compile=True)
-    # Twice by this test, which builds the retriever too; a retriever that is read back is not compiled.
-    assert compiled == [SmallTransformerTower] * 2
+def test_compiling_is_asked_for_by_its_path(home: Path, tmp_path: Path) -> None:
+    """Layers are compiled in their first step, and those of a retriever that is read back never."""
+
+    def compiled(retriever: Retriever) -> list[list[bool]]:
+        towers: list[Any] = [retriever.audio_tower, retriever.text_tower]
+        return [[layer._compiled_call_impl is not None for layer in tower.blocks] for tower in towers]
+
+    audio = {"model__audio": "ced", "model__audio__size": "tiny", "model__audio__num_blocks": 2}
+    experiment = tiny(home / "tones", **audio, model__text__num_layers=1, model__text__adapt__compile=True)
+    retriever = prepared_for(experiment, home).first_retriever(experiment)
+    assert compiled(retriever) == [[False, False], [True]]
+    retriever.save_pretrained(tmp_path)
+    assert compiled(Retriever.from_pretrained(tmp_path)) == [[False, False], [False]]
 
 
 def test_bfloat16_rounds_in_the_towers_and_keeps_weights_in_float32(home: Path, tmp_path: Path) -> None:

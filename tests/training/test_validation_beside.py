@@ -19,7 +19,6 @@ from torch import Tensor
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
-from ray_atr.training import epoch_validation
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_validation import SplitValidator, Validated, start_validator
 from ray_atr.training.experiment import Experiment
@@ -183,24 +182,18 @@ def test_it_needs_a_worker_and_counts_as_a_process(home: Path) -> None:
         concurrent_trials([experiment], nodes=[Placed({"CPU": 2.0})])
 
 
-class Dying:
-    """A validator whose process ends in each measurement, as where memory is full."""
+class Killing:
+    """Inputs that end the process which opens them, as where memory is full."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def measure(self, weights: Mapping[str, Tensor]) -> Validated:
+    def on_this_node(self, experiment: Experiment) -> Prepared:
         os._exit(1)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_validator_that_dies_each_time_ends_the_run(
-    home: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(epoch_validation, "SplitValidator", Dying)
-    experiment = tiny(home / "tones", scaling__validate_beside=True, scaling__cpus_per_validation=0.5)
-    validator = start_validator(experiment, prepared_for(experiment, home))
+def test_a_validator_that_dies_each_time_ends_the_run(home: Path, ray_session: None) -> None:
+    prepared: Any = Killing()
+    validator = start_validator(tiny(home / "tones", scaling__cpus_per_validation=0.5), prepared)
     validator.begin({})
     with pytest.raises(RayActorError):
         validator.measured()

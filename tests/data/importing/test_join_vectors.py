@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ray_atr.common.override import override
-from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors, read_given
+from ray_atr.data.caption_vectors import GIVEN, PART, open_caption_vectors, read_given
 from ray_atr.data.noise import part_of
 from ray_atr.data.shards import Manifest, iterate_rows, read_captions, write_clips
 from ray_atr.training.batch import TrainingData
@@ -78,18 +78,20 @@ def test_the_joined_set_has_the_vectors_of_all_its_captions(tmp_path: Path) -> N
         assert np.array_equal(found[is_shared], expected[is_shared]) == (name == "sea"), "the first set's"
 
 
-def test_a_caption_of_another_part_of_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More captions than one file of vectors holds."""
-    for module in ("data.caption_vectors", "workshop.importing.vector_import", "workshop.importing.joined_captions"):
-        monkeypatch.setattr(f"ray_atr.{module}.PART", 10)
-    joined = join_data_sets(Join(sets=two_sets(tmp_path), ray="never"), tmp_path / "joined")
-    assert len(list((Path(joined.folder) / GIVEN).glob("part-*.npy"))) == 5
+@pytest.mark.slow
+def test_a_caption_of_another_part_of_the_file_is_found(tmp_path: Path) -> None:
+    """More captions than one file of vectors holds, in one set and in both together."""
+    rows = {"sea": PART + 1, "wood": 24}
+    text = {name: vectors(seed, count, CAPTION_WIDTH) for seed, (name, count) in enumerate(rows.items())}
+    text["wood"][0] = text["sea"][0]
+    sets = [imported(tmp_path / name, name, vectors(9, len(own), WIDTH), own).folder for name, own in text.items()]
+    joined = join_data_sets(Join(sets=tuple(sets), ray="never", leaks="keep"), tmp_path / "joined")
+    assert len(list((Path(joined.folder) / GIVEN).glob("part-*.npy"))) == 2
     captions = [(clip.captions["eng"][0], "eng") for clip in read_captions(joined, "train")]
-    audio, text = read_given(joined, "train", captions)
-    assert audio.shape == (34, WIDTH)
-    sea = [number for number, (caption, _) in enumerate(captions) if caption.startswith("sea")]
-    of_captions = vectors(1, 24, CAPTION_WIDTH)[[int(captions[number][0].split()[1]) for number in sea]]
-    np.testing.assert_array_equal(text[sea], of_captions)
+    _, found = read_given(joined, "train", captions)
+    named = {row: caption.split() for row, (caption, _) in enumerate(captions) if caption != SHARED}
+    assert {name for name, _ in named.values()} == set(rows)
+    np.testing.assert_array_equal(found[list(named)], [text[name][int(number)] for name, number in named.values()])
 
 
 @pytest.mark.parametrize(
