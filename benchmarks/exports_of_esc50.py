@@ -33,9 +33,9 @@ from transformers import (
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES as LANGUAGES
 from ray_atr.data.audio import fit, log_mel
 from ray_atr.deploy.export.exporting import plain
-from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import front_end_of
+from ray_atr.training.run_folder import saved_retriever
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, class_sentences
 
 FORMATS = ("clap", "sentence-transformers", "onnx")
@@ -162,7 +162,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 def ask_for(run: Path, esc50: Path, exports: Path) -> None:
     """Writes the questions, and what `encode_*` makes of them and of the clips, for the script that knows no ray_atr."""
-    retriever = plain(Retriever.from_pretrained(str(find_checkpoint(str(run)).folder)))
+    retriever = plain(Retriever.from_pretrained(str(saved_retriever(str(run), "out"))))
     _, waveforms = read_clips(esc50)
     texts = class_sentences(ESC50_CLASSES, LANGUAGES)
     (exports / FILES[0]).write_text(

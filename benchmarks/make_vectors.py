@@ -85,16 +85,20 @@ def held_out(clips: Mapping[str, Sequence[str]], order: Iterable[str]) -> list[s
 
 def write_pairs(clips: Sequence[Mapping[str, str]], file: Path) -> None:
     """The table of pairs: row n of the audio vectors is clip n; the captions' rows are those of `text_vectors`."""
-    split = splits_of(clips)
+    split, rows = splits_of(clips), []
+    for number, one in enumerate(clips):
+        for column, language in enumerate(LANGUAGES):
+            words, name = caption(one["category"], language), one["filename"]
+            if name in split:
+                text_row = ESC50_CLASSES.index(one["category"]) * len(LANGUAGES) + column
+                rows.append([number, text_row, words, language, split[name], Path(name).stem, one["category"]])
+    write_set(rows, file)
+
+
+def write_set(rows: Iterable[Sequence[object]], file: Path) -> None:
+    """The table of pairs with these rows."""
     with file.open("w", newline="", encoding="utf-8") as output:
-        rows = csv.writer(output)
-        rows.writerow(COLUMNS)
-        for number, one in enumerate(clips):
-            for column, language in enumerate(LANGUAGES):
-                words, name = caption(one["category"], language), one["filename"]
-                if name in split:
-                    text_row = ESC50_CLASSES.index(one["category"]) * len(LANGUAGES) + column
-                    rows.writerow([number, text_row, words, language, split[name], Path(name).stem, one["category"]])
+        csv.writer(output).writerows([COLUMNS, *rows])
 
 
 def log_mel(samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -162,9 +166,9 @@ def load_encoder(wheel: Path) -> Encoder:
 
 
 @torch.no_grad()
-def audio_vector(encoder: Encoder, file: Path) -> NDArray[np.float32]:
-    """The vector [512] of an audio file."""
-    samples, rate = decode(file.read_bytes(), str(file))
+def audio_vector(encoder: Encoder, content: bytes, name: str) -> NDArray[np.float32]:
+    """The vector [512] of an audio file's content; errors say its name."""
+    samples, rate = decode(content, name)
     blocks = blocks_of(log_mel(soxr.resample(samples, rate, BANDS.sample_rate)))
     return np.asarray(encoder(torch.from_numpy(blocks)).mean(dim=0).numpy())
 
@@ -204,7 +208,7 @@ def main(given: Sequence[str] | None = None) -> None:
     write_pairs(clips, options.out / "pairs.csv")
     vectors = []
     for number, file in enumerate(files, start=1):
-        vectors.append(audio_vector(encoder, file))
+        vectors.append(audio_vector(encoder, file.read_bytes(), str(file)))
         if number % 100 == 0:
             print(f"{number} of {len(clips)} clips", flush=True)
     np.save(options.out / "audio.npy", np.stack(vectors))
