@@ -49,7 +49,8 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder for all that is made")
     parser.add_argument("--epochs", type=int, default=50)
     given = parser.parse_args()
-    data, towers, run, exports = (given.out / name for name in ("data", "towers", "run", "exports"))
+    data, towers = given.out / "data", given.out / "towers"
+    run, exports = (given.out / f"{name}-{given.epochs}" for name in ("run", "exports"))
     if not data.exists():
         folds = ["train=1,2", "val=3", "test=4"]
         command("prepare", "esc50", "--source", given.esc50, "--folds", *folds, "--out", data)

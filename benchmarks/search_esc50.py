@@ -46,22 +46,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--false-nothing", type=float, default=FALSE_SHARE, help="share of `evaluate --calibrate`")
     given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
+    # What is there is not made again; another training has its own data set, run and indexes.
+    out = given.out / f"epochs-{given.epochs}"
+    out.mkdir(parents=True, exist_ok=True)
     clips = read_set(given.vectors)
-    run = train(given.vectors, given.out, clips, given.epochs)
+    run = train(given.vectors, out, clips, given.epochs)
     calibrate = ["--calibrate", "--false-nothing", given.false_nothing, "--split", "val", "--ray", "never"]
-    command("evaluate", "--checkpoint", run, *calibrate, "--out", given.out / f"calibrated-{given.false_nothing:g}")
+    command("evaluate", "--checkpoint", run, *calibrate, "--out", out / f"calibrated-{given.false_nothing:g}")
     retriever = Retriever.from_pretrained(str(saved_retriever(str(run), "--checkpoint")))
     archive = np.array([row for row, (first, *_) in enumerate(clips.tables) if split_of(first) == "test"])
     target = np.array([ESC50_CLASSES.index(first["label"]) for first, *_ in clips.tables])
     vectors = retriever.encode_audio(list(clips.audio)).numpy()
-    whole = open_index(run, vectors[archive], given.out / "fold4")
+    whole = open_index(run, vectors[archive], out / "fold4")
     classes = range(len(ESC50_CLASSES))
     queries = {(number, code): caption(ESC50_CLASSES[number], code) for number in classes for code in LANGUAGES}
     for code in LANGUAGES:
         hits = [precision(whole, queries[number, code], code, target[archive], number) for number in classes]
         print(f"{code}: precision@10 {shown(np.array(hits))} of .8")
-    there, absent = nothing_of_parts(run, vectors, archive, target, queries, given.out / "parts")
+    there, absent = nothing_of_parts(run, vectors, archive, target, queries, out / "parts")
     for place, code in enumerate(LANGUAGES):
         print(f"{code}: nothing for absent classes {shown(absent[:, place])}, there {shown(there[:, place])}")
     print(f"all: nothing for absent classes {shown(absent.mean(1))}, there {shown(there.mean(1))}")

@@ -1,6 +1,9 @@
-"""What the benchmark of a search prints of its classes."""
+"""The benchmark of a search: what it prints of its classes, and that another training is not taken for the wanted one."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -17,3 +20,23 @@ def test_an_interval_over_classes_is_the_binomial_one() -> None:
     # Steps of one class in 50, and draws.
     assert [low, high] == pytest.approx(stats.binom(50, 0.8).ppf([0.025, 0.975]) / 50, abs=0.021)
     assert shown(np.ones(50)) == "1.000 (1.000, 1.000)"
+
+
+class TrainedError(Exception):
+    """Raised in the place of a training."""
+
+
+def test_a_number_of_epochs_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script("benchmarks/search_esc50.py")
+    folders: list[Path] = []
+
+    def train(vectors: Path, out: Path, clips: object, epochs: int) -> NoReturn:
+        folders.append(out)
+        raise TrainedError
+
+    monkeypatch.setattr(script, "read_set", lambda folder: None)
+    monkeypatch.setattr(script, "train", train)
+    for epochs in ("1", "60", "60"):
+        with pytest.raises(TrainedError):
+            script.main([str(tmp_path), str(tmp_path), "--epochs", epochs])
+    assert folders[0] != folders[1] == folders[2]
