@@ -43,7 +43,7 @@ ASK = Path(__file__).with_name("ask_exports.py")
 
 
 def main() -> None:
-    """Makes what is not there yet: data, towers, run, exports, questions; then asks."""
+    """Makes or continues what is not finished yet: data, towers, run, exports, questions; then asks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("esc50", type=Path, help="ESC-50's folder, with audio/ and meta/")
     parser.add_argument("out", type=Path, help="folder for all that is made")
@@ -51,13 +51,13 @@ def main() -> None:
     given = parser.parse_args()
     data, towers = given.out / "data", given.out / "towers"
     run, exports = (given.out / f"{name}-{given.epochs}" for name in ("run", "exports"))
-    if not data.exists():
+    if not (data / "manifest.json").exists():
         folds = ["train=1,2", "val=3", "test=4"]
         command("prepare", "esc50", "--source", given.esc50, "--folds", *folds, "--out", data)
-    if not towers.exists():
+    if not (towers / "text" / "model.safetensors").exists():
         make_towers(towers, read_clips(given.esc50, "12")[1])
-    if not run.exists():
-        command("train", "--recipe", "clap", *settings(data, towers, given.epochs), "--out", run)
+    place = "--resume" if (run / "sweep.json").exists() else "--out"
+    command("train", "--recipe", "clap", *settings(data, towers, given.epochs), place, run)
     for target in FORMATS:
         if not (exports / target).exists():
             small = ["--int8-text"] if target == "onnx" else []

@@ -74,15 +74,15 @@ def split_of(row: dict[str, str]) -> str:
 
 
 def train(vectors: Path, out: Path, clips: PairSet, epochs: int) -> Path:
-    """The run folder, made unless it is there."""
+    """The run folder, made or continued unless it is finished."""
     data, run = out / "data", out / "run"
-    if run.exists():
-        return run
-    write_splits(clips, split_of, out / "pairs.csv")
-    prepare(vectors, out / "pairs.csv", data)
+    if not (data / "manifest.json").exists():
+        write_splits(clips, split_of, out / "pairs.csv")
+        prepare(vectors, out / "pairs.csv", data)
     learned = {"train.epochs": epochs, "objective.scheme": "kcl", "data.positives": "labels"}
     settings = [part for name, value in learned.items() for part in (f"--{name}", value)]
-    command("train", "--recipe", "vectors", "--ray", "never", "--data.source", data, *settings, "--out", run)
+    place = "--resume" if (run / "sweep.json").exists() else "--out"
+    command("train", "--recipe", "vectors", "--ray", "never", "--data.source", data, *settings, place, run)
     return run
 
 

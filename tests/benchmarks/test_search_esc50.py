@@ -1,4 +1,4 @@
-"""The benchmark of a search: what it prints of its classes, and that another training is not taken for the wanted one."""
+"""The benchmark of a search: what it prints of its classes, and which training it uses."""
 
 from __future__ import annotations
 
@@ -40,3 +40,16 @@ def test_a_number_of_epochs_has_a_folder_of_its_own(tmp_path: Path, monkeypatch:
         with pytest.raises(TrainedError):
             script.main([str(tmp_path), str(tmp_path), "--epochs", epochs])
     assert folders[0] != folders[1] == folders[2]
+
+
+def test_a_training_that_was_stopped_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script("benchmarks/search_esc50.py")
+    commands: list[tuple[object, ...]] = []
+    monkeypatch.setattr(script, "command", lambda *words: commands.append(words))
+    for name in ("write_splits", "prepare"):
+        monkeypatch.setattr(script, name, lambda *given: None)
+    run = script.train(tmp_path, tmp_path, None, 1)
+    run.mkdir()
+    (run / "sweep.json").touch()
+    assert script.train(tmp_path, tmp_path, None, 1) == run
+    assert [words[-2:] for words in commands] == [("--out", run), ("--resume", run)]
