@@ -3,8 +3,8 @@
     python benchmarks/bench_serve.py [INDEX] [--clients 64 --seconds 60]
 
 Without an index it makes one, of soundscapes, with a retriever that it trains on them.
-`ray-atr serve` runs in a process of its own. Each client asks for one text after the other, over one connection; what it is
-answered is compared with what the index answers here. Prints how many requests were answered, refused (503), wrong and lost,
+`ray-atr serve` runs in a process of its own. Each client asks for one text after the other, over one connection. Its answers
+are compared with those of the index opened here. Prints how many requests were answered, refused (503), wrong and lost,
 requests a second beside one client that asks in a loop, and the 50th and 95th percentile of one client's requests beside those
 of a direct call.
 """

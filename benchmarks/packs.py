@@ -297,7 +297,7 @@ def write_human(captions: Path, folder: Path) -> None:
         for number, one in enumerate(asks):
             about = {"audio_row": str(len(audio) - 1), "split": split, "clip_id": clip_id}
             rows += [{**about, "caption": text, "language": language} for language, text in one.items()]
-            # Of a translation it is given that of the English version: the space knows English alone.
+            # A translation gets the vector of its English version: the space knows English alone.
             own += [english[number]] * len(one)
     np.save(folder / "audio.npy", unit(np.stack(audio)))
     np.save(folder / "space_text.npy", np.stack(own))

@@ -1,10 +1,10 @@
-"""An archive of ESC-50's fold 4 asked in eight languages: precision@10, and what an absent class is answered.
+"""Searches an archive of ESC-50's fold 4 in eight languages: precision@10, and how often an absent class gets no answer.
 
     uv run python benchmarks/search_esc50.py VECTORS OUT [--epochs 60]
 
 VECTORS is what `make_vectors.py` wrote. `ray-atr prepare vectors`, `train --recipe vectors` on folds 1 and 2, `evaluate
---calibrate` on fold 3 and `index build` on fold 4. A query is a class's caption in a language; 8 of the 400 clips are of its
-class, so that precision@10 is .8 at most.
+--calibrate` on fold 3 and `index build` on fold 4. A query is a class's caption in a language. 8 of the 400 clips are of its
+class, so precision@10 is .8 at most.
 
 Absent classes: fifths of the classes are taken out of the archive in turn, and every class is asked for with `--or-nothing`, by
 a rule that was fitted on fold 3, with `--false-nothing` stated. Intervals are over classes, by bootstrap.
