@@ -119,15 +119,15 @@ def compare(options: argparse.Namespace) -> None:
         times["ours"].append(seconds)
         seconds, theirs = timed(by_torchmetrics, few)
         times["torchmetrics"].append(seconds / share)
-    seconds_of = {name: statistics.median(of) for name, of in times.items()}
+    here, there = (statistics.median(times[name]) for name in ("ours", "torchmetrics"))
     what, peer = "retrieval metrics, both directions", "torchmetrics, one direction"
-    ratio = compared(what, *seconds_of.values(), peer, unit="s", at_most=1 / 3)
+    ratio = compared(what, here, there, peer, unit="s", at_most=1 / 3)
     scaled = "" if share == 1 else f", from {len(few[1])} captions: its time is proportional to them"
     print(
         f"{options.captions} captions x {options.clips} clips, width {options.width}, one thread, median of {options.rounds}"
     )
-    print(f"ours, both directions         {seconds_of['ours']:10.2f} CPU s")
-    print(f"torchmetrics, text to audio   {seconds_of['torchmetrics']:10.2f} CPU s{scaled}")
+    print(f"ours, both directions         {here:10.2f} CPU s")
+    print(f"torchmetrics, text to audio   {there:10.2f} CPU s{scaled}")
     print(f"ratio                         {1 / ratio:10.1f} (goal 3)", flush=True)
     ours_of_few = mine if share == 1 else ours(*few)
     check("torchmetrics", theirs, ours_of_few)

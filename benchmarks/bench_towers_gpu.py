@@ -219,8 +219,8 @@ def show(costs: dict[str, Cost]) -> None:
             goal = GOALS["time"] if is_judged else None
             compared(f"step, {form}", 1e3 * cost.seconds, 1e3 * padded.seconds, "kcl padded", at_most=goal)
         if is_judged:
-            peaks = [one.allocated / 2**20 for one in (cost, base)]
-            memory = compared(f"memory of a step, {form}", *peaks, "ml_clap", unit="MiB", at_most=GOALS["memory"])
+            mine, other = (one.allocated / 2**20 for one in (cost, base))
+            memory = compared(f"memory of a step, {form}", mine, other, "ml_clap", unit="MiB", at_most=GOALS["memory"])
             seconds = cost.seconds / padded.seconds
             print(
                 f"{form}: memory {memory:.2f} of ml_clap's (goal {GOALS['memory']}: {_met(memory, 'memory')}), "

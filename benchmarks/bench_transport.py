@@ -168,14 +168,13 @@ def memory(B: int) -> None:
         uniform = torch.full((B,), 1 / B)
         return divergence(ot.sinkhorn(uniform, uniform, cost / cost.max(), reg=0.05, warn=False))
 
-    peaks = {
-        "ours": peak_bytes(partial(step, lambda a, b: LearningToMatch(metric="euclidean")(Comparison(a, b)).loss)),
-        "POT sinkhorn (unrolled)": peak_bytes(partial(step, unrolled)),
-    }
+    peer = "POT sinkhorn (unrolled)"
+    mine = peak_bytes(partial(step, lambda a, b: LearningToMatch(metric="euclidean")(Comparison(a, b)).loss))
+    theirs = peak_bytes(partial(step, unrolled))
     print(f"\npeak of live tensors, B = {B}, in B^2 floats")
-    for name, peak in peaks.items():
+    for name, peak in (("ours", mine), (peer, theirs)):
         print(f"{name:34} {peak / (4 * B * B):10.2f}", flush=True)
-    compared(f"learning to match, B = {B}, peak memory", *peaks.values(), "POT sinkhorn (unrolled)", unit="bytes")
+    compared(f"learning to match, B = {B}, peak memory", mine, theirs, peer, unit="bytes")
 
 
 def main() -> None:
