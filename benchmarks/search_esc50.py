@@ -13,6 +13,7 @@ a rule that was fitted on fold 3, with `--false-nothing` stated. Intervals are o
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -52,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     clips = read_set(given.vectors)
     run = train(given.vectors, out, clips, given.epochs)
     calibrate = ["--calibrate", "--false-nothing", given.false_nothing, "--split", "val", "--ray", "never"]
-    command("evaluate", "--checkpoint", run, *calibrate, "--out", out / f"calibrated-{given.false_nothing:g}")
+    # Made each time: another share may have replaced the retriever's calibration.
+    evaluation = out / "calibrated"
+    shutil.rmtree(evaluation, ignore_errors=True)
+    command("evaluate", "--checkpoint", run, *calibrate, "--out", evaluation)
     retriever = Retriever.from_pretrained(str(saved_retriever(str(run), "--checkpoint")))
     archive = np.array([row for row, (first, *_) in enumerate(clips.tables) if split_of(first) == "test"])
     target = np.array([ESC50_CLASSES.index(first["label"]) for first, *_ in clips.tables])

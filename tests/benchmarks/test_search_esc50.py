@@ -22,8 +22,8 @@ def test_an_interval_over_classes_is_the_binomial_one() -> None:
     assert shown(np.ones(50)) == "1.000 (1.000, 1.000)"
 
 
-class TrainedError(Exception):
-    """Raised in the place of a training."""
+class NotRunError(Exception):
+    """Raised instead of a command."""
 
 
 def test_a_number_of_epochs_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,12 +32,12 @@ def test_a_number_of_epochs_has_a_folder_of_its_own(tmp_path: Path, monkeypatch:
 
     def train(vectors: Path, out: Path, clips: object, epochs: int) -> NoReturn:
         folders.append(out)
-        raise TrainedError
+        raise NotRunError
 
     monkeypatch.setattr(script, "read_set", lambda folder: None)
     monkeypatch.setattr(script, "train", train)
     for epochs in ("1", "60", "60"):
-        with pytest.raises(TrainedError):
+        with pytest.raises(NotRunError):
             script.main([str(tmp_path), str(tmp_path), "--epochs", epochs])
     assert folders[0] != folders[1] == folders[2]
 
@@ -53,3 +53,20 @@ def test_a_training_that_was_stopped_is_continued(tmp_path: Path, monkeypatch: p
     (run / "sweep.json").touch()
     assert script.train(tmp_path, tmp_path, None, 1) == run
     assert [words[-2:] for words in commands] == [("--out", run), ("--resume", run)]
+
+
+def test_a_second_run_calibrates_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script("benchmarks/search_esc50.py")
+    earlier = tmp_path / "epochs-60" / "calibrated"
+    earlier.mkdir(parents=True)
+
+    def command(*words: object) -> NoReturn:
+        assert words[-2:] == ("--out", earlier)
+        assert not earlier.exists(), "evaluate refuses a folder with a finished evaluation"
+        raise NotRunError
+
+    monkeypatch.setattr(script, "read_set", lambda folder: None)
+    monkeypatch.setattr(script, "train", lambda *given: tmp_path / "run")
+    monkeypatch.setattr(script, "command", command)
+    with pytest.raises(NotRunError):
+        script.main([str(tmp_path), str(tmp_path)])
