@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 import traceback
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import compared
+from side_by_side import compared, peak_resident_bytes
 
 from ray_atr.common.override import override
 from ray_atr.training.experiment import Experiment
@@ -84,26 +83,22 @@ def made_ready(experiment: Experiment, home: Path) -> list[float]:
     return []
 
 
-def estimated(name: str, home: Path) -> list[float]:
+def estimated(experiment: Experiment, home: Path) -> list[float]:
     """CPU seconds, bytes on the disk, bytes of memory."""
-    recipe, changes = CASES[name]
-    experiment = override(RECIPES[recipe](), {**DATA, **changes})
     with tempfile.TemporaryDirectory() as folder:
         cost = measure_trial(experiment, home, Path(folder))
     return [cost.total(experiment).cpu, cost.disk_of(experiment), cost.memory]
 
 
-def taken(name: str, home: Path) -> list[float]:
+def taken(experiment: Experiment, home: Path) -> list[float]:
     """The same of the trial itself."""
-    recipe, changes = CASES[name]
-    experiment = override(RECIPES[recipe](), {**DATA, **changes})
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
         prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
         train_trial(experiment, prepared, Path(folder), lambda row: None, use_ray_data=False)
         seconds = time.process_time() - began
         disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-    return [seconds, disk, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]
+    return [seconds, disk, peak_resident_bytes()]
 
 
 def main() -> None:
@@ -116,7 +111,7 @@ def main() -> None:
             recipe, changes = CASES[name]
             experiment = override(RECIPES[recipe](), {**DATA, **changes})
             in_fork(partial(made_ready, experiment, home))
-            said, took = in_fork(partial(estimated, name, home)), in_fork(partial(taken, name, home))
+            said, took = (in_fork(partial(what, experiment, home)) for what in (estimated, taken))
             ratios = [f"{ours / theirs:.2f}" for ours, theirs in zip(said, took, strict=True)]
             print(
                 f"{name}: CPU {said[0]:.1f} s estimated, {took[0]:.1f} s taken ({ratios[0]}); disk {said[1] / 1e6:.2f} and "

@@ -8,7 +8,7 @@
 
 Every contender starts from the same embeddings and pays for its own scores. Ours gives both directions and the tie count;
 torchmetrics gives R@1, R@5, R@10 and mAP at 10 of text to audio, the direction that has one relevant clip, where every
-library's definitions agree. torchmetrics gets its scores in groups of queries, as the whole would not fit in memory.
+library's definitions agree. The peers get their scores in groups of queries, as the whole would not fit in memory.
 Audio-to-text mAP (several relevant captions) is compared with ranx, recall and text-to-audio mAP with scikit-learn.
 """
 
@@ -20,6 +20,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -51,18 +52,17 @@ def ours(audio: torch.Tensor, text: torch.Tensor, clip: torch.Tensor) -> dict[st
 
 
 def by_torchmetrics(audio: torch.Tensor, text: torch.Tensor, clip: torch.Tensor) -> dict[str, float]:
-    from torchmetrics.retrieval import RetrievalHitRate, RetrievalMAP
+    """Its functions, query by query: its classes take longer, as they also sort all pairs by query."""
+    from torchmetrics.functional.retrieval import retrieval_average_precision, retrieval_hit_rate
 
-    metrics = {f"recall_at_{k}": RetrievalHitRate(top_k=k) for k in (1, 5, 10)} | {"map_at_10": RetrievalMAP(top_k=10)}
+    metrics = {f"recall_at_{k}": partial(retrieval_hit_rate, top_k=k) for k in (1, 5, 10)}
+    metrics["map_at_10"] = partial(retrieval_average_precision, top_k=10)
     sums = dict.fromkeys(metrics, 0.0)
     for scores, own in groups(audio, text, clip):
-        target = torch.zeros(scores.shape, dtype=torch.bool)
-        target[torch.arange(len(own)), own] = True
-        index = torch.arange(len(own))[:, None].expand(scores.shape)
-        for name, metric in metrics.items():
-            metric.reset()
-            metric.update(scores.flatten(), target.flatten(), index.flatten())
-            sums[name] += float(metric.compute()) * len(own)
+        targets = torch.nn.functional.one_hot(own, len(audio)).bool()
+        for row, target in zip(scores, targets, strict=True):
+            for name, metric in metrics.items():
+                sums[name] += float(metric(row, target))
     return {f"text_to_audio/{name}": total / len(text) for name, total in sums.items()}
 
 
@@ -107,6 +107,7 @@ def timed(call: Callable[..., dict[str, float]], data: tuple[torch.Tensor, ...])
 
 
 def compare(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
     data = make(options.captions, options.clips, options.width, options.seed)
     few = (data[0], data[1][: options.peer_captions], data[2][: options.peer_captions])
     share = len(few[1]) / options.captions
@@ -118,19 +119,20 @@ def compare(options: argparse.Namespace) -> None:
         times["ours"].append(seconds)
         seconds, theirs = timed(by_torchmetrics, few)
         times["torchmetrics"].append(seconds / share)
-    ratio = statistics.median(b / a for a, b in zip(times["ours"], times["torchmetrics"], strict=True))
+    here, there = (statistics.median(times[name]) for name in ("ours", "torchmetrics"))
+    what, peer = "retrieval metrics, both directions", "torchmetrics, one direction"
+    ratio = compared(what, here, there, peer, unit="s", at_most=1 / 3)
     scaled = "" if share == 1 else f", from {len(few[1])} captions: its time is proportional to them"
-    print(f"{options.captions} captions x {options.clips} clips, width {options.width}, ", end="")
-    print(f"{torch.get_num_threads()} thread(s), median of {options.rounds}")
-    print(f"ours, both directions         {statistics.median(times['ours']):10.2f} CPU s")
-    print(f"torchmetrics, text to audio   {statistics.median(times['torchmetrics']):10.2f} CPU s{scaled}")
-    compared("retrieval metrics, both directions", 1.0, ratio, "torchmetrics, one direction", unit="x", at_most=1 / 3)
-    print(f"ratio                         {ratio:10.1f} (must reach 3)", flush=True)
+    print(
+        f"{options.captions} captions x {options.clips} clips, width {options.width}, one thread, median of {options.rounds}"
+    )
+    print(f"ours, both directions         {here:10.2f} CPU s")
+    print(f"torchmetrics, text to audio   {there:10.2f} CPU s{scaled}")
+    print(f"ratio                         {1 / ratio:10.1f} (goal 3)", flush=True)
     ours_of_few = mine if share == 1 else ours(*few)
     check("torchmetrics", theirs, ours_of_few)
     check("scikit-learn", by_scikit_learn(*few), ours_of_few)
     check("ranx", by_ranx(*data), mine)
-    assert ratio >= 3
 
 
 def check(peer: str, values: dict[str, float], mine: dict[str, float]) -> None:
@@ -193,8 +195,10 @@ def full_size(options: argparse.Namespace) -> None:
     beyond = peak_resident_bytes() - before
     held = (audio.nbytes + text.nbytes) / 2**30
     print(f"{captions} x {clips}, width {width}, first {options.seconds} CPU s: embeddings {held:.2f} GiB, ", end="")
-    print(f"{reached / 1e6:.0f} million scores, peak beyond them {beyond / 2**30:.2f} GiB (must stay below 4)")
-    assert beyond < 4 * 2**30
+    print(f"{reached / 1e6:.0f} million scores, peak beyond them {beyond / 2**30:.2f} GiB (at most 4)")
+    compared(
+        "memory beyond the embeddings, 1,000,000 x 200,000", beyond / 2**30, 4.0, "the goal", unit="GiB", at_most=1.0
+    )
 
 
 def main() -> None:

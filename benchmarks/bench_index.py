@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import torch
 from side_by_side import compared, cpu_milliseconds, cpu_seconds, made_sounds
@@ -184,7 +184,7 @@ def exact(rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 def resident() -> int:
     """Bytes of this process that are in memory, mapped files included."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return int(psutil.Process().memory_info().rss)
 
 
 if __name__ == "__main__":

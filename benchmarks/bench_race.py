@@ -5,7 +5,7 @@
     python benchmarks/bench_race.py --tunings runs/...-tuning ...       # tunings of methods too, ended early by ASHA
 
 A replay draws from one cell of a run folder (points on the same data) some of its points, some of its seeds in an order, and as
-many validation clips as there are, with replacement; the race is told of one seed after the other. The winner of all draws'
+many validation clips as there are, with replacement; the race gets one seed after the other. The winner of all draws'
 trials is the point with the highest mean over the seeds. Nothing is trained.
 
 A replay of tunings draws an order of each method's trials and ends them as ASHA does when they run one after the other; no

@@ -200,8 +200,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32, help="clips of each worker")
     parser.add_argument("--prototypes", type=int, default=16)
-    parser.add_argument("--parts", type=int, nargs="*", default=[1, 2, 3, 4])
+    parser.add_argument("--parts", type=int, nargs="+", default=[2, 3, 4], help="each is compared with one base")
     options = parser.parse_args()
+    options.parts = sorted({1, *options.parts})
+    if (most := options.parts[-1]) > options.workers:
+        parser.error(f"--parts: got {most}; allowed at most one for each of the {options.workers} --workers")
     with tempfile.TemporaryDirectory() as folder:
         # Forks: each would need some seconds to import torch again.
         multiprocessing.start_processes(measured, (Path(folder), options), nprocs=options.workers, start_method="fork")
@@ -226,7 +229,6 @@ def main() -> None:
             print(
                 f"  sent by a process in a step of {name}: {search:,.2f} MiB to search, {step - search:,.2f} to look up"
             )
-    most = options.parts[-1]
     if most > 1:
         held = max(ranks[most]["held"] for ranks in found)
         what = f"memory of a process, base in {most} parts"

@@ -1,7 +1,7 @@
 """Learning to match's transport, forward and backward with respect to the cost, against POT and ott-jax in one run.
 
     uv sync --group bench
-    python benchmarks/bench_transport.py                    # balanced at B = 256 and 1,024, partial at B = 256, memory
+    python benchmarks/bench_transport.py                    # balanced at B = 64, 256 and 1,024, partial at B = 256, memory
     python benchmarks/bench_transport.py --part partial
 
 All contenders start from the same float32 cost of synthetic "trained" embeddings (partners near, clusters of hard negatives)
@@ -168,12 +168,13 @@ def memory(B: int) -> None:
         uniform = torch.full((B,), 1 / B)
         return divergence(ot.sinkhorn(uniform, uniform, cost / cost.max(), reg=0.05, warn=False))
 
+    peer = "POT sinkhorn (unrolled)"
+    mine = peak_bytes(partial(step, lambda a, b: LearningToMatch(metric="euclidean")(Comparison(a, b)).loss))
+    theirs = peak_bytes(partial(step, unrolled))
     print(f"\npeak of live tensors, B = {B}, in B^2 floats")
-    for name, loss in (
-        ("ours", lambda a, b: LearningToMatch(metric="euclidean")(Comparison(a, b)).loss),
-        ("POT sinkhorn", unrolled),
-    ):
-        print(f"{name:34} {peak_bytes(partial(step, loss)) / (4 * B * B):10.2f}", flush=True)
+    for name, peak in (("ours", mine), (peer, theirs)):
+        print(f"{name:34} {peak / (4 * B * B):10.2f}", flush=True)
+    compared(f"learning to match, B = {B}, peak memory", mine, theirs, peer, unit="bytes")
 
 
 def main() -> None:

@@ -55,6 +55,7 @@ class Ranking:
     rounds: int = 15
 
     def measure(self, home: Path) -> None:
+        torch.set_num_threads(1)
         show("whole validation, small towers", of_an_epoch(home), self.rounds, GOAL)
         show(f"scoring alone, {CAPTIONS} x {CLIPS}, {WIDTH} wide", of_scoring(), self.rounds, None)
 

@@ -5,12 +5,14 @@
     uv run python benchmarks/clean_share.py --recipe vectors --languages eng jpn cat --set data.source=data/vectors
 
 Nothing is trained. A line for each language: the estimate, the truth, and the share of the true pairs that were found; then a
-table of the estimates by ratio, and the cells that are more than 0.05 off.
+table of the estimates by ratio, and those that are more than 0.05 off. Where a run finds no more than chance, it has no estimate:
+`unknown`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -43,20 +45,24 @@ def training_data(experiment: Experiment, home: Path) -> TrainingData:
 
 
 def estimated(experiment: Experiment, home: Path) -> list[tuple[str, float, float, float]]:
-    """By language: what is estimated before the first epoch, what is true, and the share found."""
+    """By language: what is estimated before the first epoch, what is true, and the share found (0: nothing is estimated)."""
     data = training_data(experiment, home)
-    captions = data.captions
+    experiment, captions = data.experiment, data.captions
     with tempfile.TemporaryDirectory() as folder:
         state = first_state(data, Path(folder))
     shares = state.estimator.clean_shares
     assert shares is not None, "the objective asks for the share"
     reads = what_is_read(experiment, captions)
-    estimate_clean_shares(shares, state.retriever, captions, with_languages(experiment), reads)
+    estimate_clean_shares(shares, state.retriever, captions, experiment, reads)
     found = []
     for k, language in enumerate(captions.languages):
         truth = captions.truth[:, :, k][captions.has_caption[:, :, k]].mean()
         found.append((language, float(shares.shares[k]), float(truth), float(shares.found_shares[k])))
     return found
+
+
+def shown(share: float, truth: float) -> str:
+    return f"{'unknown' if math.isnan(share) else f'{share:.3f}'} of {truth:.3f}"
 
 
 def main() -> None:
@@ -76,16 +82,21 @@ def main() -> None:
             changes = {**AUTO, "data.languages": ",".join(options.languages), **given, "data.noise.ratio": ratio}
             experiment = override(RECIPES[options.recipe](), {**changes, "seed": seed})
             for language, share, truth, found in estimated(experiment, options.home):
-                print(f"{language} {ratio:g}, seed {seed}: {share:.3f} of {truth:.3f}, {found:.2f} found", flush=True)
-                cells[language, ratio].append((share, truth))
+                cells[language, ratio].append((share if found else math.nan, truth))
+                print(
+                    f"{language} {ratio:g}, seed {seed}: {shown(*cells[language, ratio][-1])}, {found:.2f} found",
+                    flush=True,
+                )
     print("\n| language | " + " | ".join(f"{ratio:g}" for ratio in options.noise) + " |")
     print("| --- |" + " --- |" * len(options.noise))
     for language in options.languages:
-        row = [", ".join(f"{e:.3f} of {t:.3f}" for e, t in cells[language, ratio]) for ratio in options.noise]
+        row = [", ".join(shown(*pair) for pair in cells[language, ratio]) for ratio in options.noise]
         print(f"| {language} | " + " | ".join(row) + " |")
-    errors = [(key, e - t) for key, pairs in cells.items() for e, t in pairs]
+    everything = [(key, e - t) for key, pairs in cells.items() for e, t in pairs]
+    errors = [(key, error) for key, error in everything if not math.isnan(error)]
     missed = [f"{language} {ratio:g} ({error:+.3f})" for (language, ratio), error in errors if abs(error) > GOAL]
     print(f"\n{len(missed)} of {len(errors)} more than {GOAL:g} off: {', '.join(missed) or 'none'}")
+    print(f"{len(everything) - len(errors)} unknown")
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ from transformers import (
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES as LANGUAGES
 from ray_atr.data.audio import fit, log_mel
 from ray_atr.deploy.export.exporting import plain
-from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import front_end_of
+from ray_atr.training.run_folder import saved_retriever
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, class_sentences
 
 FORMATS = ("clap", "sentence-transformers", "onnx")
@@ -43,20 +43,21 @@ ASK = Path(__file__).with_name("ask_exports.py")
 
 
 def main() -> None:
-    """Makes what is not there yet: data, towers, run, exports, questions; then asks."""
+    """Makes or continues what is not finished yet: data, towers, run, exports, questions; then asks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("esc50", type=Path, help="ESC-50's folder, with audio/ and meta/")
     parser.add_argument("out", type=Path, help="folder for all that is made")
     parser.add_argument("--epochs", type=int, default=50)
     given = parser.parse_args()
-    data, towers, run, exports = (given.out / name for name in ("data", "towers", "run", "exports"))
-    if not data.exists():
+    data, towers = given.out / "data", given.out / "towers"
+    run, exports = (given.out / f"{name}-{given.epochs}" for name in ("run", "exports"))
+    if not (data / "manifest.json").exists():
         folds = ["train=1,2", "val=3", "test=4"]
         command("prepare", "esc50", "--source", given.esc50, "--folds", *folds, "--out", data)
-    if not towers.exists():
+    if not (towers / "text" / "model.safetensors").exists():
         make_towers(towers, read_clips(given.esc50, "12")[1])
-    if not run.exists():
-        command("train", "--recipe", "clap", *settings(data, towers, given.epochs), "--out", run)
+    place = "--resume" if (run / "sweep.json").exists() else "--out"
+    command("train", "--recipe", "clap", *settings(data, towers, given.epochs), place, run)
     for target in FORMATS:
         if not (exports / target).exists():
             small = ["--int8-text"] if target == "onnx" else []
@@ -162,7 +163,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 def ask_for(run: Path, esc50: Path, exports: Path) -> None:
     """Writes the questions, and what `encode_*` makes of them and of the clips, for the script that knows no ray_atr."""
-    retriever = plain(Retriever.from_pretrained(str(find_checkpoint(str(run)).folder)))
+    retriever = plain(Retriever.from_pretrained(str(saved_retriever(str(run), "out"))))
     _, waveforms = read_clips(esc50)
     texts = class_sentences(ESC50_CLASSES, LANGUAGES)
     (exports / FILES[0]).write_text(

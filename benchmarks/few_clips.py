@@ -37,6 +37,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=8)
     given = parser.parse_args()
     clips = read_set(given.vectors)
+    if (most := max(given.clips)) > len(clips.audio):
+        parser.error(f"--clips: got {most}; allowed at most {len(clips.audio)}, the clips of {given.vectors}")
     print(
         "| clips | wrong | area | clean probability: right | wrong | log loss |\n| ---: | ---: | ---: | ---: | ---: | ---: |"
     )

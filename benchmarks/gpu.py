@@ -82,7 +82,7 @@ class Report:
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def text(self, head: Sequence[str], to_come: Sequence[str] = ()) -> str:
-        """The whole report, or what of it is there before the parts to come; the first lines say what was not run."""
+        """The report, whole or before the parts `to_come`; the first lines say what was not run."""
         missing = [f"- not run: {what}" for what in self.not_run] + [f"- not run yet: {part}" for part in to_come]
         missing = missing or ["- everything was run"]
         return "\n".join([*missing, *head, *self.lines]) + "\n"

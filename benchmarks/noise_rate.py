@@ -87,6 +87,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     clips = read_set(options.vectors)
+    if options.clips > len(clips.audio):
+        parser.error(
+            f"--clips: got {options.clips}; allowed at most {len(clips.audio)}, the clips of {options.vectors}"
+        )
     print("| kind | ratio | " + " | ".join(HEAD) + " |\n| --- |" + " ---: |" * (1 + len(HEAD)))
     for kind in options.kinds:
         for ratio in options.ratios:

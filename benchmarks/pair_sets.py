@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from make_vectors import COLUMNS
+from make_vectors import COLUMNS, write_set
 from numpy.typing import NDArray
 
 from ray_atr.cli import main as ray_atr
@@ -52,17 +52,10 @@ def read_set(folder: Path) -> PairSet:
     return PairSet(audio[[int(row) for row in tables]], text, text_row, list(tables.values()), languages)
 
 
-def write_set(rows: Sequence[Sequence[object]], file: Path) -> None:
-    """The table of pairs with these rows."""
-    with file.open("w", newline="", encoding="utf-8") as output:
-        writer = csv.writer(output)
-        writer.writerows([COLUMNS, *rows])
-
-
 def write_splits(clips: PairSet, split_of: Callable[[dict[str, str]], str], file: Path) -> None:
     """The set's table of pairs with other splits."""
     rows = ({**row, "split": split_of(row)} for of_clip in clips.tables for row in of_clip)
-    write_set([[row[column] for column in COLUMNS] for row in rows], file)
+    write_set(([row[column] for column in COLUMNS] for row in rows), file)
 
 
 def prepare(vectors: Path, table: Path, data: Path) -> None:

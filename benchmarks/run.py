@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "index": (["--rows 100000 --width 512", "--rows 1000000", "--clips 1000"], ["--rows 500 --width 16", "--clips 4"]),
     "serve": ([""], ["--clients 4 --seconds 2 --alone 2 --clips 64"]),
     "snapshot": ([""], ["--entries 1000 --width 32 --workers 2"]),
-    "shards": ([""], ["--entries 5000 --width 16 --workers 2 --batch 4 --prototypes 3 --parts 1 2"]),
+    "shards": ([""], ["--entries 5000 --width 16 --workers 2 --batch 4 --prototypes 3 --parts 2"]),
     "ask_step": ([""], ["--epochs 3 --rounds 1 --clips 64"]),
     "correspondence": ([""], ["--clips 64 --batch 16 --rounds 1"]),
     "frozen": ([""], ["--clips 24 --epochs 1 --rounds 1"]),

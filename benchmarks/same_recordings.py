@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -68,18 +67,11 @@ def fingerprints(files: Sequence[Path]) -> tuple[NDArray[np.float32], Encode, fl
 def vectors(files: Sequence[Path], wheel: Path) -> tuple[NDArray[np.float32], Encode, float]:
     """The same of an encoder's vectors, from which the mean of all clips is subtracted."""
     encoder = load_encoder(wheel)
-
-    def vector(content: bytes) -> NDArray[np.float32]:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(content)
-            file.flush()
-            return audio_vector(encoder, Path(file.name))
-
-    found = np.stack([vector(file.read_bytes()) for file in files])
+    found = np.stack([audio_vector(encoder, file.read_bytes(), file.name) for file in files])
     mean = found.mean(axis=0)
 
     def unit(content: bytes, name: str) -> NDArray[np.float32]:
-        centred = vector(content) - mean
+        centred = audio_vector(encoder, content, name) - mean
         return np.asarray(centred / np.linalg.norm(centred))
 
     centred = found - mean

@@ -1,10 +1,10 @@
-"""An archive of ESC-50's fold 4 asked in eight languages: precision@10, and what an absent class is answered.
+"""Searches an archive of ESC-50's fold 4 in eight languages: precision@10, and how often an absent class gets no answer.
 
     uv run python benchmarks/search_esc50.py VECTORS OUT [--epochs 60]
 
 VECTORS is what `make_vectors.py` wrote. `ray-atr prepare vectors`, `train --recipe vectors` on folds 1 and 2, `evaluate
---calibrate` on fold 3 and `index build` on fold 4. A query is a class's caption in a language; 8 of the 400 clips are of its
-class, so that precision@10 is .8 at most.
+--calibrate` on fold 3 and `index build` on fold 4. A query is a class's caption in a language. 8 of the 400 clips are of its
+class, so precision@10 is .8 at most.
 
 Absent classes: fifths of the classes are taken out of the archive in turn, and every class is asked for with `--or-nothing`, by
 a rule that was fitted on fold 3, with `--false-nothing` stated. Intervals are over classes, by bootstrap.
@@ -13,6 +13,7 @@ a rule that was fitted on fold 3, with `--false-nothing` stated. Intervals are o
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -46,22 +47,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--false-nothing", type=float, default=FALSE_SHARE, help="share of `evaluate --calibrate`")
     given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
+    # What is there is not made again; another training has its own data set, run and indexes.
+    out = given.out / f"epochs-{given.epochs}"
+    out.mkdir(parents=True, exist_ok=True)
     clips = read_set(given.vectors)
-    run = train(given.vectors, given.out, clips, given.epochs)
+    run = train(given.vectors, out, clips, given.epochs)
     calibrate = ["--calibrate", "--false-nothing", given.false_nothing, "--split", "val", "--ray", "never"]
-    command("evaluate", "--checkpoint", run, *calibrate, "--out", given.out / f"calibrated-{given.false_nothing:g}")
+    # Made each time: another share may have replaced the retriever's calibration.
+    evaluation = out / "calibrated"
+    shutil.rmtree(evaluation, ignore_errors=True)
+    command("evaluate", "--checkpoint", run, *calibrate, "--out", evaluation)
     retriever = Retriever.from_pretrained(str(saved_retriever(str(run), "--checkpoint")))
     archive = np.array([row for row, (first, *_) in enumerate(clips.tables) if split_of(first) == "test"])
     target = np.array([ESC50_CLASSES.index(first["label"]) for first, *_ in clips.tables])
     vectors = retriever.encode_audio(list(clips.audio)).numpy()
-    whole = open_index(run, vectors[archive], given.out / "fold4")
+    whole = open_index(run, vectors[archive], out / "fold4")
     classes = range(len(ESC50_CLASSES))
     queries = {(number, code): caption(ESC50_CLASSES[number], code) for number in classes for code in LANGUAGES}
     for code in LANGUAGES:
         hits = [precision(whole, queries[number, code], code, target[archive], number) for number in classes]
         print(f"{code}: precision@10 {shown(np.array(hits))} of .8")
-    there, absent = nothing_of_parts(run, vectors, archive, target, queries, given.out / "parts")
+    there, absent = nothing_of_parts(run, vectors, archive, target, queries, out / "parts")
     for place, code in enumerate(LANGUAGES):
         print(f"{code}: nothing for absent classes {shown(absent[:, place])}, there {shown(there[:, place])}")
     print(f"all: nothing for absent classes {shown(absent.mean(1))}, there {shown(there.mean(1))}")
@@ -72,15 +78,15 @@ def split_of(row: dict[str, str]) -> str:
 
 
 def train(vectors: Path, out: Path, clips: PairSet, epochs: int) -> Path:
-    """The run folder, made unless it is there."""
+    """The run folder, made or continued unless it is finished."""
     data, run = out / "data", out / "run"
-    if run.exists():
-        return run
-    write_splits(clips, split_of, out / "pairs.csv")
-    prepare(vectors, out / "pairs.csv", data)
+    if not (data / "manifest.json").exists():
+        write_splits(clips, split_of, out / "pairs.csv")
+        prepare(vectors, out / "pairs.csv", data)
     learned = {"train.epochs": epochs, "objective.scheme": "kcl", "data.positives": "labels"}
     settings = [part for name, value in learned.items() for part in (f"--{name}", value)]
-    command("train", "--recipe", "vectors", "--ray", "never", "--data.source", data, *settings, "--out", run)
+    place = "--resume" if (run / "sweep.json").exists() else "--out"
+    command("train", "--recipe", "vectors", "--ray", "never", "--data.source", data, *settings, place, run)
     return run
 
 

@@ -4,7 +4,8 @@
 
 VECTORS is ESC-50 as `make_vectors.py` writes it. For each seed three clips a class, all clips of a recording together, are drawn
 from those that train or validate; they tune every method and choose its epochs. The test clips are the same for all. A seed that
-is finished is not run again, and seeds may run side by side, each by a command of its own; the table is of all that are finished.
+is finished is not run again, and seeds may run side by side, each by a command of its own; the table is of all that are finished,
+and its note names the others.
 """
 
 from __future__ import annotations
@@ -80,10 +81,16 @@ def run_seed(vectors: Path, clips: PairSet, seed: int, folder: Path, given: argp
     ray_atr("sweep", "correspondence", arguments=["--ray", "never", "--no-figures", *settings, *place, *compared])
 
 
+def is_finished(run: RunFolder) -> bool:
+    """Whether a seed's trials have all finished; another command may have made the run and not its trials yet."""
+    trials = list(run.trials())
+    return bool(trials) and all(trial.is_finished for trial in trials)
+
+
 def together(runs_by_method: Sequence[TrialsOfMethods]) -> dict[tuple[str, str, float], MethodTrials]:
     """The trials of all seeds as one comparison. ValueError if they were not tested on the same clips."""
     found = {}
-    for key in runs_by_method[0]:
+    for key in dict.fromkeys(key for one in runs_by_method for key in one):
         trials = [one[key] for one in runs_by_method if key in one]
         if not all(np.array_equal(one.clip, trials[0].clip) for one in trials):
             raise ValueError(f"{key}: the runs have different test clips")
@@ -98,7 +105,7 @@ def together(runs_by_method: Sequence[TrialsOfMethods]) -> dict[tuple[str, str, 
     return found
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -106,17 +113,23 @@ def main() -> None:
     parser.add_argument("--tune", type=int, default=8)
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.4, 0.6, 0.8])
     parser.add_argument("--methods", nargs="+", default=ON_ANY_DATA)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     clips = read_set(given.vectors)
     for seed in given.seeds:
         run_seed(given.vectors, clips, seed, given.out / f"seed-{seed}", given)
-    runs = [RunFolder.open(folder) for folder in sorted(given.out.glob("seed-*/run"))]
-    finished = [run for run in runs if all(trial.is_finished for trial in run.trials())]
-    runs_by_method = together([read_trials(run).methods for run in finished])
+    runs = [RunFolder.open(file.parent) for file in sorted(given.out.glob("seed-*/run/sweep.json"))]
+    finished = [run for run in runs if is_finished(run)]
+    read = [read_trials(run) for run in finished]
+    left_out = [f"{run.path}: not finished" for run in runs if run not in finished]
+    left_out += [line for one in read for line in one.left_out]
+    runs_by_method = together([one.methods for one in read])
+    if not runs_by_method:
+        raise SystemExit("\n".join([f"{given.out}: no seed is finished", *left_out]))
     found = table(runs_by_method)
     found.to_csv(given.out / "reality_check.csv", index=False)
-    text = page_table(found, MEASURED, next(iter(runs_by_method.values())).hits.shape[1]).to_markdown()
-    (given.out / "reality_check.md").write_text(text)
+    queries = next(iter(runs_by_method.values())).hits.shape[1]
+    text = page_table(found, MEASURED, queries, left_out).to_markdown()
+    (given.out / "reality_check.md").write_text(text, encoding="utf-8")
     draw(runs_by_method, given.out / "reality_check.png", MEASURED)
     print(text)
 

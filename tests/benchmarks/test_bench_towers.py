@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -32,9 +34,28 @@ def test_the_published_sizes_are_refused_without_a_gpu(bench: ModuleType, capsys
     assert "--size base needs a CUDA device" in capsys.readouterr().err
 
 
-def test_goals_are_told_where_memory_is_measured(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goals_are_told_where_memory_is_measured(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    monkeypatch.setenv("RAY_ATR_BENCHMARK_ROWS", str(rows))
     costs = {form: bench.Cost(1.0, 2.0, 2.0) for form in bench.FORMS}
     bench.show({**costs, "kcl by language": bench.Cost(0.6, 2.6, 3.0)})
     shown = capsys.readouterr().out
     assert "kcl by language: memory 1.30 of ml_clap's (goal 1.15: missed), time 0.60 of the padded form's" in shown
     assert "(goal 0.65: met)" in shown
+    recorded = [json.loads(line) for line in rows.read_text().splitlines()]
+    found = {row["what"]: (row["ratio"], row["goal"]) for row in recorded}
+    assert found["step, kcl by language"] == (0.6, 0.65)
+    assert found["memory of a step, kcl by language"] == (1.3, 1.15)
+
+
+def test_a_machine_without_a_gpu_is_judged_by_no_goal(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    monkeypatch.setenv("RAY_ATR_BENCHMARK_ROWS", str(rows))
+    bench.show({form: bench.Cost(1.0) for form in bench.FORMS})
+    recorded = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [row["what"] for row in recorded] == ["step, kcl by 2 languages", "step, kcl by language"]
+    assert [row["goal"] for row in recorded] == [None, None]

@@ -147,7 +147,9 @@ def test_the_script_writes_what_the_import_reads(
     assert names == {"val": [Path(chosen[0]["filename"]).stem], "test": [Path(chosen[1]["filename"]).stem]}
     audio, text = read_given(manifest, "test", [(words, "deu")])
     np.testing.assert_array_equal(text, LetterCounts(1).encode([words]))
-    expected = make_vectors.audio_vector(encoder.eval(), tmp_path / "audio" / f"{names['test'][0]}.flac")
+    expected = make_vectors.audio_vector(
+        encoder.eval(), (tmp_path / "audio" / f"{names['test'][0]}.flac").read_bytes(), "a clip"
+    )
     np.testing.assert_allclose(audio[0], expected, rtol=1e-5, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Clips that a seed validates on, in the reality check whose tuning is part of its intervals."""
+"""The reality check whose tuning is part of its intervals: the clips that a seed validates on, and the seeds of its table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ray_atr.papers.reality_check import MethodTrials
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.run_folder import RunFolder
 from tests.support.scripts import load_script
 
 HELD_OUT = 3
@@ -52,3 +55,24 @@ def test_a_seed_validates_on_whole_recordings_of_every_class_and_never_on_what_t
     assert {name for name, one in split.items() if one == "val"} == chosen
     assert {name for name, one in split.items() if one == "test"} == {name for name in split if name.startswith("4")}
     assert len(rows) == sum(map(len, found.tables))
+
+
+def test_a_table_has_every_method_that_some_seed_has(draws: ModuleType) -> None:
+    def trials(seed: int) -> MethodTrials:
+        return MethodTrials(np.full((1, 2), float(seed)), np.arange(2), (seed,), last=0.0, seconds=1.0)
+
+    few, more = ("contrastive", "pair", 0.4), ("oracle", "pair", 0.4)
+    found = draws.together([{few: trials(0)}, {few: trials(1), more: trials(1)}])
+    assert {key: one.seeds for key, one in found.items()} == {few: (0, 1), more: (1,)}
+
+
+def test_a_run_that_has_no_trials_yet_is_not_finished(
+    tmp_path: Path, draws: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(vectors: Path, clips: object, seed: int, folder: Path, given: object) -> None:
+        RunFolder.create(folder / "run", Experiment(), {"name": "sweep_correspondence"})
+
+    monkeypatch.setattr(draws, "read_set", lambda folder: None)
+    monkeypatch.setattr(draws, "run_seed", begin)
+    with pytest.raises(SystemExit, match=r"no seed is finished\n.*seed-3.run: not finished"):
+        draws.main(["--vectors", str(tmp_path), "--out", str(tmp_path), "--seeds", "3"])
