@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +15,9 @@ from typing import Any
 
 from ray_atr.common.override import with_absolute_paths
 from ray_atr.common.progress import Echo
-from ray_atr.common.runtime import start_ray
+from ray_atr.common.runtime import require_on_all_nodes, start_ray
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import file_exists
+from ray_atr.common.storage import Location, file_exists
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording
@@ -162,6 +163,7 @@ def _make_ready(
     if use_ray:
         start_ray()
         seconds["Ray"] = time.monotonic() - before
+        _require_shared(run.path)
     base = decide_scaling(run, run.experiment, queue, concurrency, use_ray=use_ray, echo=echo)
     experiments, before = _experiments(base, queue), time.monotonic()
     for experiment in experiments:
@@ -175,6 +177,14 @@ def _make_ready(
     for listener in listeners:
         listener.inputs_ready(seconds)
     return slots
+
+
+def _require_shared(folder: Location) -> None:
+    """ValueError if the run folder is on this node's disk alone: trials on other nodes could not write to it."""
+    if isinstance(folder, Path):
+        # A new file, as an earlier run may have left a folder of this name on another node.
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-") as seen:
+            require_on_all_nodes("run folder", folder, Path(seen.name))
 
 
 def _result(queue: TrialQueue, failure: str | None, *, is_out_of_time: bool) -> SweepResult:
