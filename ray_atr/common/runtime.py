@@ -273,17 +273,24 @@ def task_errors() -> Iterator[None]:
         # Ray adds lines about its attempts, of which there was one, and about its own settings.
         texts = [arg.partition(f"\n{attempts}")[0] if isinstance(arg, str) else arg for arg in cause.args]
         texts = [text for text in texts if not str(text).startswith(attempts)]
-        # Ray's errors tell their node in words alone.
-        told = re.search(r"\bip=([\w.:]+)", str(error))
-        if told is not None and told[1] != ray.util.get_node_ip_address():
-            # A file that is missing there may well be here.
-            where = f" (on the node {told[1]})"
-            if isinstance(cause, OSError) and cause.strerror:
-                cause.strerror += where
-            elif texts and isinstance(texts[-1], str):
-                texts[-1] += where
+        where = other_node_of(str(error))
+        if isinstance(cause, OSError) and cause.strerror:
+            cause.strerror += where
+        elif texts and isinstance(texts[-1], str):
+            texts[-1] += where
         cause.args = tuple(texts)
         raise cause from error
+
+
+def other_node_of(text: str) -> str:
+    """` (on the node ADDRESS)` if the text of an error of Ray is about a process on another node; else empty.
+
+    A file that is missing there may well be here. Ray's errors tell their node in words alone.
+    """
+    import ray
+
+    told = re.search(r"\bip=([\w.:]+)", text)
+    return f" (on the node {told[1]})" if told is not None and told[1] != ray.util.get_node_ip_address() else ""
 
 
 def this_node() -> str:

@@ -110,19 +110,23 @@ def sweep(
         def is_over() -> bool:
             return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
-        # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
-        dropped = () if racing is None else racing.dropped
-        # Trials that run one after the other are dropped from a race before they start.
-        needs_scheduler = use_ray or plan.scheduler == ASHA
-        scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, dropped) if needs_scheduler else None
+        def scheduler() -> Any:
+            # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
+            dropped = () if racing is None else racing.dropped
+            return make_scheduler(plan, base.train.epochs, run, queue.trials, dropped)
+
         if use_ray:
             echo(_announcement(queue, slots))
             with frozen_garbage():
-                run_with_tune(queue, home, slots, scheduler, recording, is_over)
+                run_with_tune(queue, home, slots, scheduler(), recording, is_over)
+                while queue.waiting and not is_over():
+                    # Trials whose nodes were lost after the last one had started, when Tune asks for no more.
+                    run_with_tune(queue, home, slots, scheduler(), recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
-                _run_in_process(queue, home, scheduler, recording, is_over)
+                # Trials that run one after the other are dropped from a race before they start.
+                _run_in_process(queue, home, scheduler() if plan.scheduler == ASHA else None, recording, is_over)
             finally:
                 _nothing_runs_any_more(queue.trials)
     if racing is not None and queue.is_done and failure.reason is None:
