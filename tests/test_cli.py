@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pwd
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ray_atr.cli import main
 from ray_atr.cli.parse import _of_box, counting, run_script, settings_from
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted
@@ -171,3 +173,18 @@ def test_a_command_whose_streams_are_closed_runs(tmp_path: Path) -> None:
     program = f"{shlex.quote(sys.executable)} -m ray_atr.cli cache <&- >&- 2>&-"
     done = subprocess.run(program, shell=True, env=os.environ | {"RAY_ATR_HOME": str(tmp_path)}, check=False)
     assert done.returncode == 0
+
+
+def test_a_user_without_a_home_has_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray Train and MLflow look the home up when they are imported, and a training ended in a RuntimeError."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError):
+        Path.home()
+    main("cache", arguments=[])
+    assert Path.home() == tmp_path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,9 +85,10 @@ def test_another_format_is_refused_in_one_line(tmp_path: Path, what: str, file: 
 
 
 def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    data = SimpleNamespace(experiment=Experiment(), group=WorkerGroup(), input_digests={})
     save_checkpoint(tmp_path / LAST, {"experiment": "{}", "weights": torch.zeros(2)})
     with pytest.raises(ValueError, match=rf"{STATE_FILE}: format: got None; allowed {FORMATS['checkpoint']}"):
-        resume(None, Experiment(), tmp_path, WorkerGroup())
+        resume(None, data, tmp_path)
 
 
 def test_a_removed_method_is_named_with_what_takes_its_place(tmp_path: Path) -> None:
@@ -97,9 +99,10 @@ def test_a_removed_method_is_named_with_what_takes_its_place(tmp_path: Path) -> 
     with pytest.raises(ValueError, match=rf"experiment.json: {instead}"):
         _ = RunFolder.open(tmp_path).experiment
     content = {"format": FORMATS["checkpoint"], "experiment": json.dumps(settings)}
+    data = SimpleNamespace(experiment=Experiment(), group=WorkerGroup(), input_digests={})
     save_checkpoint(tmp_path / LAST, content)
     with pytest.raises(ValueError, match=instead):
-        resume(None, Experiment(), tmp_path, WorkerGroup())
+        resume(None, data, tmp_path)
     with pytest.raises(ValueError, match=r"--methods: .*leave_one_out takes its place"):
         CorrespondenceSweep(methods=("neighbour_votes",)).points()
 

@@ -91,6 +91,12 @@ def test_a_url_without_a_bucket_is_refused(url: str) -> None:
         locate(url)
 
 
+@pytest.mark.parametrize("url", ["memory://", "memory:///", "http://"])
+def test_a_url_without_a_path_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{url}: no path; allowed {url.rstrip('/')}//FOLDER$"):
+        locate(url)
+
+
 def test_a_file_system_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(protocol: str) -> Any:
         raise ImportError("Please install gcsfs")
@@ -327,6 +333,12 @@ def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
         # As a write to an open file does: without a name.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_another_kind_is_not_told_as_the_files(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionResetError) as reset, atomic_file(tmp_path / "file"):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+    assert reset.value.filename is None
 
 
 def test_a_full_disk_while_a_folder_is_written_is_told_by_the_final_name(tmp_path: Path) -> None:

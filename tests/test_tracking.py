@@ -13,6 +13,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import parse_qs
 
 import pytest
@@ -26,6 +27,7 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.runtime import RayStartError
 from ray_atr.common.storage import locate, make_folder, read_appended, read_json, write_json
 from ray_atr.common.transfer import put_folder
+from ray_atr.sweep import SweepResult
 from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 from ray_atr.sweep.tracking.names import from_mlflow, in_mlflow, tracked
 from ray_atr.training.experiment import Experiment
@@ -245,6 +247,19 @@ def test_a_sweep_that_cannot_start_or_go_on_does_not_run_in_mlflow(own_home, mon
     found = client.search_runs([store.experiment_id(client, "ray_atr")])
     assert [run.info.status for run in found] == left
     assert (own_home / "runs" / "one").exists() == bool(left)
+
+
+@pytest.mark.parametrize(("left", "status"), [([], "FINISHED"), (["two"], "KILLED")])
+def test_a_sweep_whose_report_cannot_be_written_does_not_run_in_mlflow(own_home, monkeypatch, left, status):
+    result = SweepResult(["one"], [], left, [])
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    replace_work(monkeypatch, {"cli.running.sweep": lambda *_, **__: result, "cli.running.write_report": full})
+    with pytest.raises(SystemExit):
+        main("train", arguments=[f"--out={own_home / 'runs' / 'one'}"])
+    store = store_of(own_home / "runs" / "one")
+    client = store.connect()
+    (run,) = client.search_runs([store.experiment_id(client, "ray_atr")])
+    assert run.info.status == status
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ __all__ = ["main"]
 def main(*command: str, arguments: Sequence[str] | None = None) -> None:
     """Run a command. `command` holds the first words of a script (`"sweep", "noise"`), which precede the command line's."""
     _open_closed_streams()
+    _have_a_home()
     try:
         # Imported inside `try`, since Ctrl-C may come meanwhile.
         from ray_atr.cli.commands import run_command
@@ -32,3 +33,11 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 as long as the process lives
+
+
+def _have_a_home() -> None:
+    """Take the current folder as the home of a user who has none, as in some containers: Ray Train and MLflow cannot be imported
+    without one.
+    """
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = os.getcwd()

@@ -60,7 +60,10 @@ class VectorsCommand:
         with advising(STARTS_AGAIN), heartbeat("importing"):
             manifest = import_vectors(self.data, self.out)
         words = ["ray-atr", "train", "--recipe", "vectors", "--data.source", manifest.folder]
-        print_plain(Console(), [*summary(manifest), f"train on it: {shlex.join(words)}"])
+        hint = f"train on it: {shlex.join(words)}"
+        if not {"train", "val"} <= set(manifest.splits):
+            hint = "to train on it, it needs clips in train and in val: a column split of the table says where each belongs"
+        print_plain(Console(), [*summary(manifest), hint])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -340,9 +340,12 @@ def _finish(
     run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None, *, figures: bool
 ) -> None:
     """Write the report, then print all paths; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
-    if result.finished:
-        print(f"\n{write_report(run.path, figures=figures).summary}")
-    is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.num_left)
+    try:
+        if result.finished:
+            print(f"\n{write_report(run.path, figures=figures).summary}")
+    finally:
+        # Also if the report cannot be written: the sweep would stay running in MLflow.
+        is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.num_left)
     others = {"stopped early": len(result.stopped), "failed": len(result.failed), "to do": result.num_left}
     ended = [f"{number} {fate}" for fate, number in others.items() if number or fate == "failed"]
     ended.insert(0, f"{counted(len(result.finished), 'trial')} finished")

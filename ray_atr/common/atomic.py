@@ -44,8 +44,9 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
         if is_synced:
             sync_folder(file.parent)
     except OSError as error:
-        # An error of the rename names the temporary file, which is about to be removed.
-        if error.errno is None or (error.filename is not None and error.filename2 is None):
+        # An error of the rename names the temporary file, which is about to be removed. A connection's has no name, and no file.
+        is_named = error.filename is not None and error.filename2 is None
+        if error.errno is None or is_named or isinstance(error, ConnectionError | TimeoutError):
             raise
         raise OSError(error.errno, error.strerror, str(file)) from None
     finally:
@@ -146,7 +147,9 @@ def remove_leftovers(path: Path) -> None:
 
 def remove_leftovers_below(folder: Path) -> None:
     """Remove temporary files that dead writers left anywhere below a folder."""
-    remove_leftovers_among(folder.rglob(".*"))
+    # Not by `rglob`, which fails if a folder that it is about to read is removed.
+    entries = (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files))
+    remove_leftovers_among(entry for entry in entries if entry.name.startswith("."))
 
 
 def remove_leftovers_among(paths: Iterable[Path]) -> None:

@@ -70,10 +70,18 @@ def list_caches(home: Path) -> list[Cache]:
             if path.suffix != ".lock" and path.name != "known":
                 manifests = [path / name for name in MANIFEST_FILES if (path / name).is_file()]
                 marked = path if path.is_file() else next(iter(manifests), path / MANIFEST_FILES[0])
-                num_bytes = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
-                last_used = (marked if marked.is_file() else path).stat().st_mtime
-                caches.append(Cache(kind, path, num_bytes, last_used, marked.is_file()))
+                # Another process may remove one meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    last_used = (marked if marked.is_file() else path).stat().st_mtime
+                    caches.append(Cache(kind, path, _num_bytes(path), last_used, marked.is_file()))
     return sorted(caches, key=lambda cache: cache.last_used)
+
+
+def _num_bytes(path: Path) -> int:
+    """The size of a file, or of all files below a folder."""
+    # Not by `rglob`, which fails if a folder that it is about to read is removed.
+    files = [str(path), *(os.path.join(parent, name) for parent, _, names in os.walk(path) for name in names)]
+    return sum(map(os.path.getsize, filter(os.path.isfile, files)))
 
 
 def prune(home: Path, unused_days: float) -> list[Cache]:

@@ -44,6 +44,11 @@ DEFAULT_LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 ENGLISH = "eng"
 _STANDARD = {"ara": "arb", "aze": "azj", "fas": "pes", "kur": "kmr", "lav": "lvs", "msa": "zsm", "nor": "nob"}
 """The member that the name of a macrolanguage usually means, where FLORES-200 has several."""
+_USUAL_NAMES = {
+    "bangla": "ben", "cantonese": "yue", "farsi": "fas", "frisian": "fry", "greek": "ell", "kurmanji": "kmr", "mandarin": "zho",
+    "occitan": "oci", "sesotho": "sot", "setswana": "tsn", "slovene": "slv", "sorani": "ckb",
+}  # fmt: skip
+"""Names in everyday use that ISO 639-3 lacks."""
 _PRIVATE_USE = re.compile(r"q[a-t][a-z]")
 _TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
@@ -147,14 +152,14 @@ def _by_code(code: str) -> Language | None:
 def language_by_name(name: str) -> str | None:
     """The code of the language with this name, in English or, for those of `LANGUAGES`, its own, with or without accents.
 
-    >>> language_by_name("francais"), language_by_name("Swedish"), language_by_name("text")
-    ('fra', 'swe', None)
+    >>> language_by_name("francais"), language_by_name("Greek"), language_by_name("text")
+    ('fra', 'ell', None)
     """
     for language in LANGUAGES.values():
         if _plain(name) in (_plain(language.name), _plain(language.endonym)):
             return language.code
-    entry = _in_iso(name=name.capitalize())
-    return None if entry is None else entry.code
+    entry = _in_iso(name=name.title())
+    return _USUAL_NAMES.get(_plain(name)) if entry is None else entry.code
 
 
 def _plain(name: str) -> str:

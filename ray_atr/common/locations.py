@@ -65,9 +65,11 @@ def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
     if protocol not in fsspec.available_protocols():
         schemes = "a local path, file://, s3://, gs://"
         raise ValueError(f"{text}: unknown kind of path {protocol}://; allowed {schemes}")
+    # Without a name after the scheme, as of an unset variable, the URL would be taken for a folder of this machine.
     if protocol in EXTRAS and not name.partition("/")[0]:
-        # Without a name after the scheme, as of an unset variable, the URL would be taken for a folder of this machine.
         raise ValueError(f"{text}: no bucket; allowed {protocol}://BUCKET/FOLDER")
+    if not name.strip("/"):
+        raise ValueError(f"{text}: no path; allowed {protocol}://FOLDER")
     # Other nodes write too, so that a cached listing may be outdated.
     options = {"use_listings_cache": False} if protocol in EXTRAS else {}
     try:

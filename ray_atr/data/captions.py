@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ray_atr.common import sampling
 from ray_atr.common.positives import folded, positive_groups
 from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.storage import Location, file_exists, is_local, locate, opened
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise, assign_captions
 
@@ -120,16 +121,20 @@ class TrainingCaptions:
         return CaptionBatch(texts=texts, mask=mask, groups=groups, slots=slots)
 
 
-def read_caption_file(path: Path) -> dict[str, str]:
-    """Caption by clip id, from a Parquet or JSON-lines file with the columns clip_id and caption. ValueError for other files."""
-    if not path.is_file():
+def read_caption_file(place: str | Location) -> dict[str, str]:
+    """Caption by clip id, from a Parquet or JSON-lines file with the columns clip_id and caption, here or in a store. ValueError
+    for other files.
+    """
+    path = locate(place, keeps_links=True)
+    if not file_exists(path):
         raise ValueError(f"objective.knowledge.captions: {path}: no such file")
     # Without the types, Arrow reads texts that look like times as times.
     options = pyarrow.json.ParseOptions(explicit_schema=TEXTS, unexpected_field_behavior="ignore")
     try:
-        table = (
-            pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path, parse_options=options)
-        )
+        # Of a local file, Arrow sees by its name that it is compressed.
+        with nullcontext(path) if is_local(path) else opened(path) as file:
+            is_parquet = path.suffix == ".parquet"
+            table = pq.read_table(file) if is_parquet else pyarrow.json.read_json(file, parse_options=options)
     except pa.ArrowInvalid as error:
         allowed = f"a Parquet file (.parquet) or JSON lines with clip_id and caption ({shortened(str(error))})"
         raise refuse("objective.knowledge.captions", str(path), allowed) from None

@@ -26,7 +26,7 @@ from ray_atr.common import sampling
 from ray_atr.common.positives import folded, numbered
 from ray_atr.common.sampling import Integers
 from ray_atr.common.settings import Settings, refuse, setting
-from ray_atr.common.storage import write_bytes
+from ray_atr.common.storage import locate, opened, write_bytes
 from ray_atr.data.schema import part_of
 from ray_atr.data.vector_clip import array_bytes, read_array
 
@@ -64,8 +64,8 @@ class Noise(Settings):
     )
     index: str | None = setting(
         None,
-        "NumPy file that says which caption each clip has, instead of ratio, kind, unit and parts: the index files that papers "
-        "exchange, or a run's own noise_index.npy",
+        "NumPy file, or its URL, that says which caption each clip has, instead of ratio, kind, unit and parts: the index files "
+        "that papers exchange, or a run's own noise_index.npy",
         path="always",
     )
 
@@ -325,10 +325,12 @@ def _captions_of_clips(path: str, clips: Integers, counts: Integers, J: int) -> 
 def _load(path: str) -> Integers:
     """The integers of a NumPy file; nothing in it is unpickled."""
     try:
-        with open(path, "rb") as file:
+        with opened(locate(path, keeps_links=True)) as file:
             content = read_array(file)
     except (ValueError, OSError) as error:
-        reason = "; this one is not there" if isinstance(error, FileNotFoundError) else f" ({error})"
+        # A store's own error is its cause.
+        is_absent = isinstance(error.__cause__ or error, FileNotFoundError)
+        reason = "; this one is not there" if is_absent else f" ({error})"
         raise refuse("data.noise.index", path, f"a NumPy file (.npy) of integers{reason}") from None
     if not np.issubdtype(content.dtype, np.integer):
         raise refuse("data.noise.index", f"{path} of {content.dtype}", "integers")

@@ -35,7 +35,8 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
             facts["training data, SHA-256"] = training.hash
         kinds = f"{noise.ratio:g} of its captions made wrong on purpose ({noise.kind})" if noise.ratio else "none added"
         facts["caption noise"] = kinds
-        facts["languages of training"] = ", ".join(experiment.trained_languages) or "all of the data set"
+        trained = retriever.languages or experiment.trained_languages
+        facts["languages of training"] = ", ".join(trained) or "all of the data set"
         facts["objective"] = evaluated.checkpoint.objective
         facts["epochs, batch"] = f"{experiment.train.epochs}, {experiment.train.batch_size}"
     facts["evaluated on"] = f"{manifest.name}, split {evaluated.eval_split.split}"

@@ -64,12 +64,11 @@ class Checkpoint:
 
     @cached_property
     def trained_languages(self) -> list[str] | None:
-        """The languages of its training captions, from its run or the saved retriever; None if unknown."""
-        if self.experiment is not None:
-            return list(self.experiment.trained_languages) or None
+        """The languages of its training captions, also of the training that it started from; None if unknown."""
         file = self.folder / SETTINGS_FILE
-        # A published model of others has none.
-        return (read_json(file).get("languages") or None) if file_exists(file) else None
+        # A published model of others has none, nor has one that started from such a model.
+        saved = read_json(file).get("languages") if file_exists(file) else None
+        return saved or (None if self.experiment is None else self.experiment.trained_languages) or None
 
     @property
     def data_name(self) -> str:

@@ -342,7 +342,7 @@ def _warnings(checkpoints: Sequence[Checkpoint], eval_split: EvalSplit) -> list[
     if checkpoint.experiment is None:
         return notes
     if not checkpoint.is_trained_on(eval_split.manifest):
-        return ["Another data set than the training's: whether the two share recordings was not checked.", *notes]
+        return ["Another data set than the training's: recordings of both under other ids were not looked for.", *notes]
     if eval_split.split == checkpoint.experiment.data.validation_split:
         notes.append("The best epoch was chosen on this split: its numbers are too good.")
     return notes

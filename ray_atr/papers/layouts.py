@@ -42,8 +42,6 @@ BOTH_DIRECTIONS = "both_directions/eng/recall_at_1"
 """The mean over both directions, drawn in m-LTM's Figure 2."""
 LANGUAGE = "language"
 LANGUAGE_OBJECTIVES = ("ml_clap", "cacl", "kcl")
-KNOWLEDGE_OBJECTIVES = ("moco", "nnclr", "ance", "ask")
-EUCLIDEAN = ("m_ltm_euclidean", "m_ltm_pot_euclidean")
 (ABLATION,) = printed_in("ask", "Table 2 (its text)")
 ENGLISH = tuple(recall_columns("eng", ("recall_at_1", "recall_at_5", "recall_at_10")))
 
@@ -110,7 +108,7 @@ def _has_two(path: str) -> Callable[[Runs], bool]:
 
 
 def _compares_metrics(runs: Runs) -> bool:
-    return METRIC in runs.varied or (_has("m_ltm")(runs) and _has(*EUCLIDEAN)(runs))
+    return METRIC in runs.varied or (_has("m_ltm")(runs) and _has("m_ltm_euclidean", "m_ltm_pot_euclidean")(runs))
 
 
 LAYOUTS = (
@@ -196,7 +194,7 @@ LAYOUTS = (
     ),
     Layout(
         "External knowledge, English (layout of Fu et al. 2025, Tables 1 and 5)",
-        lambda runs: _has(*KNOWLEDGE_OBJECTIVES)(runs) and not is_ablation(runs),
+        lambda runs: _has("moco", "nnclr", "ance", "ask")(runs) and not is_ablation(runs),
         papers=printed_in("ask", "Table 1 (its text)", "Table 5 (its text)"),
     ),
 )

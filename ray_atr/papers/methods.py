@@ -46,4 +46,4 @@ def method_of(overrides: Mapping[str, Any]) -> str | None:
     fitting = [
         name for name, fixed in METHODS.items() if all(overrides.get(path) == value for path, value in fixed.items())
     ]
-    return max(fitting, key=lambda name: len(METHODS[name])) if fitting else None
+    return max(fitting, key=lambda name: len(METHODS[name]), default=None)

@@ -162,9 +162,8 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     chosen_by = Metric.parse(experiment.evaluation.select_by)
     members = languages_of_means(experiment.data.languages, experiment.trained_languages)
     scores = read_scores(trial.folder / TEST_SCORES)
-    wanted = [
-        QueryGroup(chosen_by.task, language) for language in members.get(chosen_by.language, [chosen_by.language])
-    ]
+    languages = members.get(chosen_by.language, [chosen_by.language])
+    wanted = [QueryGroup(chosen_by.task, language) for language in languages]
     if not wanted or not scores.keys() >= set(wanted):
         return None
     samples = [scores[group] for group in wanted]
@@ -307,7 +306,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
     detecting = {
         key: trials.curves
         for key, trials in methods.items()
-        if key[0] != CEILING and len(trials.curves) == len(DETECTOR) and np.nanstd(trials.curves["detector_auc"]) > 0
+        if key[0] != CEILING and METHODS[key[0]][CORRESPONDENCE] != "none" and len(trials.curves) == len(DETECTOR)
     }
     noises = sorted({(kind, ratio) for _, kind, ratio in detecting})
     if not noises:
@@ -322,7 +321,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
                 for method, curve in curves.items():
                     # There are ten colours; lines that repeat one are dashed.
                     repeats, colour = divmod(list(METHODS).index(method), 10)
-                    look = {"color": f"C{colour}", "linestyle": "--" if repeats else "-"}
+                    look = {"color": f"C{colour}", "linestyle": "--" if repeats else "-", "marker": "."}
                     axes.plot(np.arange(1, len(curve) + 1), curve, label=method, **look)
         for top, bottom, noise in zip(panels[0], panels[-1], noises, strict=True):
             top.set_title(title_of(*noise))
@@ -340,8 +339,9 @@ def _save(figure: Figure, panels: Sequence[Any], path: Path, *, legend_columns: 
 
 
 def title_of(kind: str, ratio: float) -> str:
-    """A noise in words."""
-    return f"{100 * ratio:g}% of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
+    """A noise in words. Of the kind `language`, the ratio is of clips, each with wrong captions in one language."""
+    what = "clips" if kind == "language" else "pairs"
+    return f"{100 * ratio:g}% of the {what} wrong" + ("" if kind == "pair" else f" ({kind})")
 
 
 def page_table(frame: pd.DataFrame, measured: str, queries: int, left_out: Sequence[str] = ()) -> Table:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ray_atr.common.override import with_absolute_paths
+from ray_atr.common.override import override, with_absolute_paths
 from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import require_on_all_nodes, start_ray
 from ray_atr.common.settings import counted
@@ -240,7 +240,6 @@ def _run_in_process(
 
     while not is_over() and (trial := queue.next()) is not None:
         error = trial.folder / ERROR_FILE
-        error.unlink(missing_ok=True)
         recording.started(trial)
         is_behind = False
         try:
@@ -254,9 +253,11 @@ def _run_in_process(
 
 
 def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
-    """The experiments known before the first trial starts; for a search at least one of each choice of data and model."""
+    """The experiments known before the first trial starts, with each seed; for a search at least one of each choice of data and
+    model.
+    """
     points = queue.known_points(lambda path: path.startswith(("data.", "model.")))
-    return [queue.plan.experiment(base, point) for point in points] or [base]
+    return [override(base, trial) for point in points for trial in queue.overrides(point)] or [base]
 
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, echo: Echo, *, use_ray: bool) -> list[Prepared]:

@@ -14,6 +14,7 @@ from ray_atr.common.settings import counted
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
 from ray_atr.sweep.space import Grid, Point, Space, point_key
 from ray_atr.training.experiment import Experiment
+from ray_atr.training.ray_train import ERROR_FILE, TRACEBACK_FILE
 from ray_atr.training.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 
 ENDED = (FINISHED, STOPPED, FAILED)
@@ -117,10 +118,16 @@ class TrialQueue:
         return not self.waiting and self.num_trials is not None and not self.num_unproposed
 
     def next(self) -> TrialFolder | None:
-        """The next trial to run; None if the plan has no more."""
+        """The next trial to run, without the errors of an earlier attempt; None if the plan has no more."""
         while not self.waiting and self._propose():
             pass
-        return self.waiting.popleft() if self.waiting else None
+        if not self.waiting:
+            return None
+        trial = self.waiting.popleft()
+        # Not by the trial's process: one that dies as it starts would be given the earlier attempt's reason.
+        for name in (ERROR_FILE, TRACEBACK_FILE):
+            (trial.folder / name).unlink(missing_ok=True)
+        return trial
 
     def again(self, trial: TrialFolder) -> bool:
         """Put a trial that was lost with its node at the front; False if that has happened more often than its

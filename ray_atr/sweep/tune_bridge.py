@@ -25,6 +25,7 @@ from ray_atr.training.ray_train import (
     ENDED_FOR_MEMORY,
     ERROR_FILE,
     LOW_MEMORY,
+    TRACEBACK_FILE,
     TrialError,
     packed,
     ray_storage,
@@ -34,7 +35,6 @@ from ray_atr.training.ray_train import (
 )
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 
-TRACEBACK_FILE = "traceback.txt"
 # A file error as Python prints it; missing files and permissions have classes of their own.
 DISK_ERROR = re.compile(r"^\W*OSError: \[Errno \d+\] ([^\n:]+): '([^'\n]+)'", re.MULTILINE)
 # Ray's words for an actor whose node is gone, and for one that does not answer: its process, or its node.
@@ -250,7 +250,6 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, shown: Sequence[str
     folder = RunFolder.open(run)
     trial = folder.trial(config["trial_id"])
     error = trial.folder / ERROR_FILE
-    error.unlink(missing_ok=True)
     experiment = folder.experiment_of(trial)
     callbacks = [TuneReportCallback()] if experiment.scaling.has_workers else []
     run_trial(

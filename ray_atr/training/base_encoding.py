@@ -172,7 +172,7 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
         captions = [[(texts or [""])[0] for texts in features.captions_in(language)] for language in languages]
         groups = positive_groups(data.positives, features.clip_ids, captions[0], features.labels)
     if knowledge.captions is not None:
-        new = read_caption_file(Path(knowledge.captions))
+        new = read_caption_file(knowledge.captions)
         captions[0] = [
             new.get(clip_id, caption) for clip_id, caption in zip(features.clip_ids, captions[0], strict=True)
         ]

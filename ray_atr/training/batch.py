@@ -137,14 +137,14 @@ def part_weights(features: FeatureSet, entries: Sequence[str]) -> np.ndarray | N
     return None if (weights == 1).all() else weights
 
 
-def numbered(names: Sequence[str]) -> list[str]:
-    """The names, made unique: a repeated one gets a number."""
+def numbered_repeats(names: Sequence[str]) -> list[str]:
+    """The names; a repeated one gets a number, so that its random draws are its own."""
     counts: Counter[str] = Counter()
-    unique = []
+    numbered = []
     for name in names:
-        unique.append(f"{name}@{counts[name]}" if counts[name] else name)
+        numbered.append(f"{name}@{counts[name]}" if counts[name] else name)
         counts[name] += 1
-    return unique
+    return numbered
 
 
 class TrainingData:
@@ -178,6 +178,11 @@ class TrainingData:
             self.steps_per_epoch = steps_per_epoch(number, experiment.train.batch_size)
         self._slots: dict[int, list[np.ndarray]] = {}
         self._names: dict[int, list[list[str]]] = {}
+
+    @cached_property
+    def input_digests(self) -> dict[str, str]:
+        """`Prepared.digests` at the start, wherever something is replaced meanwhile."""
+        return self.prepared.digests(self.experiment)
 
     @cached_property
     def clip_weights(self) -> np.ndarray | None:
@@ -218,7 +223,7 @@ class TrainingData:
         }  # fmt: skip
         if self._weights is not None:
             chosen = weighted(self._samples, self._parts, self._weights, self.experiment.seed, epoch)
-            names = numbered([self._samples[sample] for sample in chosen.tolist()])
+            names = numbered_repeats([self._samples[sample] for sample in chosen.tolist()])
             order = training_plan(names, **shared)
             self._names[epoch] = [[names[place] for place in part.tolist()] for part in order.rows]
             order = EpochOrder(epoch, [chosen[part] for part in order.rows], self._names[epoch])

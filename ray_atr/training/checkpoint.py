@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import math
 import os
 import pickle
 import random
+import uuid
 import zipfile
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,9 +51,11 @@ if TYPE_CHECKING:
     # Its imports from torch take a second.
     from ray_atr.training.shards import ShardWriter
 
+logger = logging.getLogger(__name__)
 STATE_FILE = "state.pt"
 SHARDS = "shards"
 """The key, in a state, of the folder that holds its towers' tensors."""
+NOT_SHARED = "not on every worker's node: the run folder must be a URL, or a folder that all nodes mount"
 _END = b"PK\x05\x06"
 _END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
 
@@ -66,6 +70,7 @@ class Progress:
     best_value: float = -math.inf
     history: list[dict[str, Any]] = field(default_factory=list)  # the report of each complete epoch
     sums: dict[str, float] = field(default_factory=dict)  # sums of the scalars of this epoch's steps
+    counts: dict[str, int] = field(default_factory=dict)  # steps that had each: a batch may lack a language's pairs
     seconds: float = 0.0  # of training, without validation and checkpoints
     unvalidated: dict[str, Any] | None = None  # the row of the last epoch while another process validates it
 
@@ -75,11 +80,12 @@ class Progress:
         self.seconds += seconds
         for name, value in scalars.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
 
-    def end_epoch(self, steps: int) -> dict[str, float]:
-        """End the epoch; returns the means of its steps' scalars."""
-        means = {name: value / steps for name, value in self.sums.items()}
-        self.epoch, self.step_in_epoch, self.sums = self.epoch + 1, 0, {}
+    def end_epoch(self) -> dict[str, float]:
+        """End the epoch; returns each scalar's mean over the steps that had it."""
+        means = {name: value / self.counts[name] for name, value in self.sums.items()}
+        self.epoch, self.step_in_epoch, self.sums, self.counts = self.epoch + 1, 0, {}, {}
         return means
 
     def is_best(self, value: float, epoch: int) -> bool:
@@ -179,29 +185,57 @@ def deciding_settings(experiment: Experiment) -> str:
     return json.dumps({k: v for k, v in flat.items() if not k.startswith(left_out)}, sort_keys=True)
 
 
-def resume(
-    state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, shards: ShardWriter | None = None
-) -> None:
+def require_shared(folder: Path, group: WorkerGroup) -> None:
+    """FileNotFoundError, on every worker, if what the first one writes to the trial's folder is not there for all of them: at
+    the end of the training they would have no retriever to test.
+    """
+    if group.size == 1:
+        return
+    # A new name: a file system in a network may remember that another one was not there.
+    written = folder / group.of_first(f".shared.{uuid.uuid4().hex[:12]}")
+    if group.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        written.touch()
+    group.barrier()
+    is_everywhere = all(group.gather_objects(written.is_file()))
+    if group.is_first:
+        written.unlink()
+    if not is_everywhere:
+        raise FileNotFoundError(errno.ENOENT, NOT_SHARED, str(folder))
+
+
+def resume(state: TrainState, data: TrainingData, folder: Path, shards: ShardWriter | None = None) -> None:
     """Continue from the last checkpoint, if there is one.
 
-    ValueError if it is of another experiment, or if only one of the two, it and this run, has `shards`. FileNotFoundError, on
-    every worker, if some have none.
+    ValueError if it is of another experiment, or of other files at the places that this one names, or if only one of the two, it
+    and this run, has `shards`. FileNotFoundError, on every worker, if some have none.
     """
+    experiment, group, inputs = data.experiment, data.group, data.input_digests
     has_one = (folder / LAST / STATE_FILE).is_file()
     if len(set(group.gather_objects(has_one))) > 1:
         # They would train different epochs together.
-        reason = "not on every worker's node: the run folder must be a URL, or a folder that all nodes mount"
-        raise FileNotFoundError(errno.ENOENT, reason, str(folder / LAST / STATE_FILE))
+        raise FileNotFoundError(errno.ENOENT, NOT_SHARED, str(folder / LAST / STATE_FILE))
     if not has_one:
         return
     saved = require_format("checkpoint", load_checkpoint(folder / LAST, group.device), folder / LAST / STATE_FILE)
     # Settings that are newer than the checkpoint have their defaults.
     if deciding_settings(stored_experiment(json.loads(saved["experiment"]))) != deciding_settings(experiment):
         raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
+    if others := [path for path, digest in saved.get("inputs", inputs).items() if inputs.get(path) != digest]:
+        got = f"{flatten(experiment)[others[0]]}, which was replaced since"
+        raise refuse(others[0], got, f"what {folder / LAST} was trained with; put that back, or train from the start")
     if (shards is not None) != (SHARDS in saved):
         now, then = ("false", "true") if SHARDS in saved else ("true", "false")
         allowed = f"{then} with a checkpoint in {folder / LAST}, written with {then}"
         raise refuse("scaling.shard_towers", now, allowed)
+    precision = experiment.train.precision_on(group.device.type)
+    if group.is_first and (was := saved.get("precision", precision)) != precision:
+        logger.warning(
+            "%s: trained in %s; train.precision=auto is %s on this device, and so are the epochs from here on",
+            folder / LAST,
+            was,
+            precision,
+        )
     if shards is not None:
         _put_tensors(saved, state, shards)
     state.load_state_dict(saved, group)
@@ -221,7 +255,8 @@ def save_state(
     """
     with clock("checkpoint"):
         content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(data.experiment)}
-        content |= state.state_dict(data.group)
+        content["precision"] = data.experiment.train.precision_on(data.group.device.type)
+        content |= {"inputs": data.input_digests, **state.state_dict(data.group)}
         if shards is not None:
             tensors, rest = _take_tensors(content, state)
             rest = _on_cpu(rest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.moco import Moco
-from ray_atr.objectives.pairs import LearningToMatch
+from ray_atr.objectives.pairs import M2M, LearningToMatch
 from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence
 from ray_atr.training.experiment import AUTO, Experiment, parse_weights
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
@@ -93,9 +92,9 @@ def check_experiment(experiment: Experiment) -> None:
     check_correspondence(experiment)
     check_wrong_share(experiment)
     if isinstance(experiment.objective.correspondence, Consensus):
-        experiment.objective.correspondence.require_several(
-            int(_training_counts(experiment).sum(axis=1).max(initial=0))
-        )
+        is_trained = np.isin(data.languages, experiment.trained_languages)
+        of_clips = _training_counts(experiment)[:, is_trained].sum(axis=1)
+        experiment.objective.correspondence.require_several(int(of_clips.max(initial=0)))
     scaling, batch_size = experiment.scaling, experiment.train.batch_size
     if scaling.validate_beside and scaling.workers == 0:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
@@ -343,7 +342,7 @@ def check_sharding(experiment: Experiment) -> None:
         raise refuse("scaling.gpus_per_worker", scaling.gpus_per_worker, allowed)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         if tower.name == "sentence_transformers" and not experiment.model.encodes_once(kind):
-            raise refuse(f"model.{kind}", tower.name, f"a tower that does not save its own weights, {set_}")
+            raise refuse(f"model.{kind}", tower.name, f"another, or this without late interaction and augment, {set_}")
         if tower.adapt.compile:
             raise refuse(f"model.{kind}.adapt.compile", "true", f"false {set_}")
 
@@ -370,6 +369,8 @@ def check_interaction(experiment: Experiment) -> None:
     if knowledge.name not in ("none", "ask"):
         raise refuse("objective.knowledge", knowledge.name, "none, ask with model.interaction=late")
     pair = experiment.objective.pair
+    if isinstance(pair, M2M):
+        raise refuse("objective.pair", pair.name, "a loss of the similarities alone with model.interaction=late")
     if isinstance(pair, LearningToMatch) and pair.metric != "euclidean":
         raise refuse("objective.pair.metric", pair.metric, "euclidean with model.interaction=late")
     if experiment.evaluation.ranking == "plan":
@@ -391,7 +392,7 @@ def check_base(knowledge: Knowledge, split: str, *, of_vectors: bool) -> None:
         if not manifest.num_rows_of(split):
             raise ValueError(f"objective.knowledge.source: {manifest.folder} has no split {split!r}")
     if knowledge.captions is not None:
-        read_caption_file(Path(knowledge.captions))
+        read_caption_file(knowledge.captions)
 
 
 def check_base_shards(experiment: Experiment) -> None:

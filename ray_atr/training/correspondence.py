@@ -34,7 +34,7 @@ from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_i
 from ray_atr.training.encoding.texts import TextBatcher, distinct
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.run_folder import captions_trained_on, had_frozen_towers, saved_retriever
+from ray_atr.training.run_folder import captions_of_towers, captions_trained_on, saved_retriever
 
 logger = logging.getLogger(__name__)
 CLIPS = 64
@@ -198,10 +198,8 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
         return reads
     saved = saved_retriever(start, "train.start_from")
     is_frozen = all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
-    # The frozen towers are those of the saved retriever, whose own training may have changed them.
-    if is_frozen and had_frozen_towers(saved):
-        return reads
-    trained = captions_trained_on(saved)
+    # Frozen towers are those of the saved retriever, whose own training may have changed them.
+    trained = captions_of_towers(saved) if is_frozen else captions_trained_on(saved)
     which = clips_in_words(captions.features.caption_sample.share_in(trained))
     if not which:
         return reads

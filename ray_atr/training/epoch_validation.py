@@ -76,10 +76,15 @@ class EpochValidation:
             make_validator(data.experiment, data.prepared) if make_validator and self.group.is_first else None
         )
 
-    def resume(self) -> None:
-        """Start again the validation that was in progress when the checkpoint was written."""
+    def resume(self) -> list[EpochReport]:
+        """Start again the validation that was in progress when the checkpoint was written. Without a validator it is done now:
+        returns the row that is complete by it.
+        """
+        if not self.is_beside:
+            return self.remaining()
         if self.validator is not None and self.state.progress.unvalidated is not None:
             self.validator.begin(self.state.unvalidated_weights)
+        return []
 
     def after_epoch(self, row: EpochReport) -> list[EpochReport]:
         """The rows that are complete now: this epoch's, or, beside training, those up to the epoch before it."""

@@ -177,7 +177,8 @@ class TrainSettings(Settings):
     )
     start_from: str | None = setting(
         None,
-        "saved retriever (a folder or URL, a trial's best/) whose weights training starts from; none: the towers' own",
+        "retriever whose weights training starts from: the folder or URL of a saved one, of a trial or of a run of one trial, or "
+        "LAION-CLAP or ML-CLAP; none: the towers' own weights",
         path="always",
     )
     patience: int = setting(
@@ -186,6 +187,10 @@ class TrainSettings(Settings):
     checkpoint_every_steps: int = setting(
         0, "steps between checkpoints within an epoch; 0: at the end of each epoch only", at_least=0
     )
+
+    def precision_on(self, device: str) -> str:
+        """The precision of the towers on a type of device: float32 or bfloat16."""
+        return ("bfloat16" if device == "cuda" else "float32") if self.precision == AUTO else self.precision
 
 
 AUTO: Literal["auto"] = "auto"
@@ -213,9 +218,9 @@ class ScalingSettings(Settings):
     )
     share_losses_from: int | Literal["auto"] = setting(
         AUTO,
-        "pairs in a comparison from which a trial's workers share a loss, each with its own rows of the similarities or of the "
-        "plan: the same loss in the time and memory of one share; auto: 1,024 for contrastive losses, 4,096 for learning to "
-        "match; 0: never",
+        "number of pairs in a comparison from which a trial's workers share its loss: each computes its own rows of the "
+        "similarities or of the plan, so the same loss takes less time and memory; auto: 1,024 for contrastive losses, 4,096 for "
+        "learning to match; 0: never",
         at_least=0,
     )
     shard_towers: bool = setting(
@@ -245,9 +250,9 @@ class ScalingSettings(Settings):
     )
     base_shards: int | Literal["auto"] = setting(
         AUTO,
-        "parts of a knowledge base, at most one for each worker. Each is encoded and searched by its own workers, and their "
-        "results are merged: the same neighbours in a part of the memory; 1: each node has the whole base; auto: one part for "
-        "each node if the embeddings take 1 GiB or more",
+        "parts of a knowledge base, at most one for each worker. Each has a process that encodes it and workers that search it; "
+        "their results are merged: the same neighbours in a part of the memory; 1: each node has the whole base; auto: one part "
+        "for each node if the embeddings take 1 GiB or more",
         at_least=1,
     )
     worker_labels: str = setting(

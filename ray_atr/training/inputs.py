@@ -12,12 +12,13 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from ray_atr.common.caches import cache_folder, cache_key, mark_used
+from ray_atr.common.digests import DIGESTS_FILE, digest_of
 from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import Echo, silent
 from ray_atr.common.runtime import WORKER_CPU_SHARE, require_on_all_nodes
 from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import fetched, is_local, locate
+from ray_atr.common.storage import Location, fetched, file_exists, is_local, locate, read_bytes
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_complete, long_audio
 from ray_atr.data.features import FeatureSet, open_features
@@ -30,11 +31,14 @@ from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever, require_same_names
 from ray_atr.models.text import TOKENIZER_FILE, read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
+from ray_atr.objectives.correspondence import Teacher
+from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
+    complete_checkpoint,
     ensure_audio_vectors,
     ensure_text_vectors,
 )
@@ -98,6 +102,30 @@ class Prepared:
             text if self.captions is None else EncodedText(text, open_caption_vectors(self.captions)),
         )
 
+    def digests(self, experiment: Experiment) -> dict[str, str]:
+        """A digest of what settings name besides the data set and training reads to its end, by the setting. What another tool
+        saved, without a list of digests, counts as unchanged.
+        """
+        knowledge, correspondence = experiment.objective.knowledge, experiment.objective.correspondence
+        index, start = experiment.data.noise.index, experiment.train.start_from
+        files: dict[str, list[Location]] = {"data.noise.index": [] if index is None else [Path(index)]}
+        found = {}
+        if isinstance(knowledge, KnowledgeBaseObjective):
+            files["objective.knowledge.captions"] = [] if knowledge.captions is None else [Path(knowledge.captions)]
+            if knowledge.source != "train":
+                found["objective.knowledge.source"] = read_manifest(knowledge.source).hash
+        if isinstance(correspondence, Teacher):
+            files[TEACHERS] = [saved_retriever(folder, TEACHERS) / DIGESTS_FILE for folder in correspondence.teachers]
+        if start is not None:
+            saved = saved_retriever(start, "train.start_from")
+            # All weights but those of frozen towers are in a checkpoint.
+            files["train.start_from"] = [saved / DIGESTS_FILE] if self.frozen_weights else []
+            files["train.start_from"] += [] if self.tokenizer is None else [saved / "text" / TOKENIZER_FILE]
+        for path, of_path in files.items():
+            if present := list(filter(file_exists, of_path)):
+                found[path] = digest_of(b"".join(map(read_bytes, present)))
+        return found
+
     def load_tokenizer(self) -> Tokenizer | None:
         """The tokeniser trained on the training captions; None for text towers that bring their own."""
         return None if self.tokenizer is None else read_tokenizer(self.tokenizer)
@@ -129,9 +157,15 @@ def _start_from(folder: str, retriever: Retriever) -> None:
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
 
 
-def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings, str | None]:
-    """The settings that `prepare` depends on: the data without its noise, the model, and what training starts from."""
-    return replace(experiment.data, noise=Noise()), experiment.model, experiment.train.start_from
+def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings, str | None, int | None]:
+    """The settings that `prepare` depends on: the data without its noise, the model, what training starts from, and the seed if
+    it draws weights of a frozen tower.
+    """
+    model, start = experiment.model, experiment.train.start_from
+    towers = ("audio", model.audio), ("text", model.text)
+    is_drawn = any(model.encodes_once(kind) and complete_checkpoint(tower) is None for kind, tower in towers)
+    seed = experiment.seed if start is None and is_drawn else None
+    return replace(experiment.data, noise=Noise()), model, start, seed
 
 
 def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, echo: Echo = print) -> Prepared:

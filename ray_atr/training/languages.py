@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ray_atr.common.language_codes import ENGLISH
+from ray_atr.common.language_codes import ENGLISH, LANGUAGES
 from ray_atr.common.settings import refuse
 from ray_atr.data.caption_vectors import clip_width, require_vectors
 from ray_atr.data.shards import Manifest, read_manifest
@@ -43,25 +43,26 @@ def check_languages(experiment: Experiment, manifest: Manifest | None) -> None:
     """
     data, scheme = experiment.data, experiment.objective.scheme
     where = data.source
-    wish = "--data.soundscapes.languages" if manifest is None else "--data.languages"
     has = data.soundscapes.languages if manifest is None else manifest.languages
     if not has:
         raise ValueError(f"data.source: {where} has no captions")
     missing = [language for language in data.languages if language not in has]
     if missing:
+        can_be_made = manifest is None and all(language in LANGUAGES for language in missing)
+        wish = f"soundscapes.languages {','.join((*has, *missing))}" if can_be_made else f"languages {','.join(has)}"
         raise ValueError(
-            f"data.languages: {', '.join(missing)} not in {where}; it has {', '.join(has)} "
-            f"(choose with {wish} {','.join(has)})"
+            f"data.languages: {', '.join(missing)} not in {where}; it has {', '.join(has)} (choose with --data.{wish})"
         )
     if manifest is not None:
         shards = [shard for shard in manifest.shards if shard.split == data.train_split]
-        untrained = [
-            code for code in experiment.trained_languages if not any(shard.captions.get(code) for shard in shards)
-        ]
-        rest = [language for language in data.languages if language not in untrained]
+        rest = [code for code in data.languages if any(shard.captions.get(code) for shard in shards)]
+        untrained = [code for code in experiment.trained_languages if code not in rest]
         # Without a shard, the split itself is missing, which has a message of its own.
         if shards and untrained:
-            remedy = f"; --data.languages {','.join(rest)} leaves out what cannot be trained" if rest else ""
+            # A scheme with an anchor trains without English if there is one other language.
+            is_one = scheme.has_anchor and ENGLISH not in rest and len(rest) > 1
+            names = f"with one of {', '.join(rest)}" if is_one else ",".join(rest)
+            remedy = f"; --data.languages {names} leaves out what cannot be trained" if rest else ""
             raise ValueError(
                 f"data.languages: objective.scheme={scheme.name} trains on {', '.join(untrained)}, in which split "
                 f"{data.train_split} of {where} has no captions{remedy}"

@@ -12,13 +12,14 @@ from typing import NamedTuple
 from ray_atr.common.storage import read_json
 from ray_atr.common.transfer import CheckpointSync
 from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.noise import write_index
 from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.metrics.metric import Metric, of_part
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
-from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
+from ray_atr.training.checkpoint import Progress, TrainState, require_shared, resume, save_state
 from ray_atr.training.clock import Clock
 from ray_atr.training.correspondence import read_first
 from ray_atr.training.encoding.texts import TextBatcher
@@ -65,7 +66,9 @@ def train_trial(
     with naming_settings(experiment), ExitStack() as ending:
         experiment, clock = with_languages(experiment), Clock()
         group = group_for(experiment, group or WorkerGroup())
-        if sync is not None:
+        if sync is None:
+            require_shared(folder, group)
+        else:
             # Only the first worker needs the knowledge base.
             sync.fetch("" if group.is_first else f"{LAST}/")
         data = TrainingData(experiment, prepared, group)
@@ -92,11 +95,15 @@ def train_trial(
             for row in rows:
                 report(row)
 
-        resume(state, experiment, folder, group, shards)
-        validation.resume()
+        resume(state, data, folder, shards)
+        # Not before: of a noise index that was replaced, the folder still has the one that the checkpoint was trained with.
+        if group.is_first and experiment.data.noise.is_injected:
+            write_index(folder, data.captions.assigned)
         progress = state.progress
         for row in progress.history:
             report(EpochReport(row))
+        if not progress.is_stuck(patience) and (rows := validation.resume()):
+            end_epochs(rows)
         state.retriever.train()
         for epoch, batches in data.epochs(progress.epoch, progress.step_in_epoch, use_ray=use_ray_data):
             if progress.is_stuck(patience):
@@ -107,7 +114,7 @@ def train_trial(
                     shards.wait()
                 begin_epoch(state, data, epoch)
             batch, result = train_epoch(state, data, texts, batches, clock, checkpoint, is_preempted)
-            means = progress.end_epoch(data.steps_per_epoch)
+            means = progress.end_epoch()
             end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
         # If the last validation ended the patience, the epoch that began meanwhile does not count: without a validator it
         # would not have begun.
@@ -185,7 +192,6 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
     """
     place = place_of(data, batch)
     settings, retriever, group = data.experiment.train, state.retriever, data.group
-    is_bfloat16 = settings.precision == "bfloat16" or (settings.precision == "auto" and group.device.type == "cuda")
     state.memory.before_step(batch.step)
     if place.number == 1:
         state.optimizer.zero_grad(set_to_none=True)
@@ -197,7 +203,7 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
         group,
         memory=state.memory,
         estimator=state.estimator,
-        autocast=is_bfloat16,
+        autocast=settings.precision_on(group.device.type) == "bfloat16",
         language_chunk=settings.language_chunk,
         embedding_chunk=settings.embedding_chunk,
         clock=clock,

@@ -38,7 +38,7 @@ from ray_atr.training.step import NonFiniteError
 
 logger = logging.getLogger(__name__)
 
-ERROR_FILE = "error.txt"
+ERROR_FILE, TRACEBACK_FILE = "error.txt", "traceback.txt"
 METRICS = "metrics"
 SHARDED_FROM = 2**30
 """Bytes of embeddings from which a base over several nodes is divided into parts; a smaller one is copied to every node."""

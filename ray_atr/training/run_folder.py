@@ -504,11 +504,23 @@ def captions_trained_on(retriever: Location) -> CaptionSample:
     return trained_captions_of(storage.read_json(file) if storage.file_exists(file) else {}, retriever)
 
 
-def had_frozen_towers(retriever: Location) -> bool:
-    """Whether both towers of a saved retriever were frozen when it was trained; False for another tool's."""
+def captions_of_towers(retriever: Location) -> CaptionSample:
+    """The sample of what a saved retriever's towers were trained on. Frozen ones are those of the retriever that its training
+    started from, as far as its run says so.
+    """
     file = retriever / SETTINGS_FILE
     model = storage.read_json(file).get("model", {}) if storage.file_exists(file) else {}
-    return all(model.get(f"{kind}.adapt.is_frozen") is True for kind in ("audio", "text"))
+    if not all(model.get(f"{kind}.adapt.is_frozen") is True for kind in ("audio", "text")):
+        return captions_trained_on(retriever)
+    trial = trial_of(retriever)
+    start = None if trial is None else RunFolder.open(retriever.parents[2]).experiment_of(trial).train.start_from
+    if start is None:
+        return CaptionSample()
+    try:
+        return captions_of_towers(saved_retriever(start, "train.start_from"))
+    except (ValueError, StorageError):
+        # It is gone. What it was trained on is a part of this one's sample.
+        return captions_trained_on(retriever)
 
 
 def _object(file: Location) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, LinearLR, LRScheduler, StepLR
 
-from ray_atr.data.noise import write_index
 from ray_atr.models.batch_norm import synchronise_batch_norms
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -53,8 +52,6 @@ def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher 
         return memory.entries if isinstance(memory, SnapshotMemory) else None
 
     estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, entries)
-    if group.is_first and experiment.data.noise.is_injected:
-        write_index(folder, data.captions.assigned)
     torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
     updates_per_epoch = -(-data.steps_per_epoch // experiment.train.batches_per_step)
     scheduler = make_schedule(optimizer, experiment.train, updates_per_epoch)

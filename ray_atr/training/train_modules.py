@@ -20,7 +20,7 @@ from torch.optim import AdamW, Optimizer
 from ray_atr.common.override import override
 from ray_atr.common.positives import caption_groups
 from ray_atr.common.settings import refuse
-from ray_atr.data.stream import evaluation_plan, steps_per_epoch, training_plan
+from ray_atr.data.stream import evaluation_plan, training_plan
 from ray_atr.metrics import evaluate_languages
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.pairs.learned import LearnedParameters
@@ -123,7 +123,7 @@ def train(
         raise refuse("clip_norm", clip_norm, "0 (no limit) or more")
     if validation is not None:
         check_selection(select_by, "select_by", data.languages)
-    ids, steps = [str(row) for row in range(len(data))], steps_per_epoch(len(data), batch_size)
+    ids = [str(row) for row in range(len(data))]
     progress, best = Progress(), None
     with torch.random.fork_rng():
         # Before the model is made: the first value of a learned metric is random.
@@ -140,7 +140,7 @@ def train(
                 raise refuse(
                     "data", f"no caption that {objective.scheme.name} compares", f"captions in {data.languages}"
                 )
-            values = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
+            values = {f"train/{name}": value for name, value in progress.end_epoch().items()}
             if validation is not None:
                 values |= model.evaluate(validation, batch_size)
                 if select_by not in values:

@@ -153,7 +153,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         is_refreshed = num_versions(experiment) > 0
         part = "first refresh" if is_refreshed else "start"
         parts[part] = parts.get(part, Spent()) + begun["begin"] + (seconds[0] - parts["step"])
-        means = progress.end_epoch(len(seconds))
+        means = progress.end_epoch()
         with _measured(parts, "epoch's end", group):
             row = epoch_end.report(texts, batch, result, means)
         with _measured(parts, "validation", group):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ray_atr.common.storage import locate, write_bytes
 from ray_atr.data.captions import read_caption_file
 
 
@@ -19,6 +21,13 @@ def test_both_formats_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     for file in ("rows.jsonl", "rows.parquet"):
         assert read_caption_file(tmp_path / file) == {"1": "rain", "2": ""}
+        store = locate("memory://captions") / file
+        write_bytes(store, (tmp_path / file).read_bytes())
+        assert read_caption_file(str(store)) == {"1": "rain", "2": ""}
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress((tmp_path / "rows.jsonl").read_bytes()))
+    assert read_caption_file(tmp_path / "rows.jsonl.gz") == {"1": "rain", "2": ""}
+    with pytest.raises(ValueError, match=r"knowledge\.captions: memory://captions/none\.jsonl: no such file"):
+        read_caption_file("memory://captions/none.jsonl")
 
 
 def test_ids_and_captions_like_times_stay_texts(tmp_path: Path) -> None:

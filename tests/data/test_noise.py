@@ -9,6 +9,7 @@ from scipy import stats
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES
+from ray_atr.common.storage import locate, write_bytes
 from ray_atr.data.noise import (
     INDEX_FILE,
     NOISE_KINDS,
@@ -18,6 +19,7 @@ from ray_atr.data.noise import (
     nearest_texts,
     write_index,
 )
+from ray_atr.data.vector_clip import array_bytes
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]
 OWN = np.arange(len(IDS))
@@ -301,9 +303,18 @@ def test_an_index_that_is_no_array_or_not_there_is_refused_by_name(tmp_path: Pat
     path = tmp_path / "index.npy"
     with pytest.raises(ValueError, match=r"data.noise.index: got '.*'; allowed a NumPy file .* not there"):
         assign_captions(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
+    with pytest.raises(ValueError, match=r"got 'memory://noise/none.npy'; allowed a NumPy file .* not there"):
+        assign_captions(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index="memory://noise/none.npy"), 0)
     np.save(path, np.array([{"code": "would run"}], object), allow_pickle=True)
     with pytest.raises(ValueError, match="a NumPy file"):
         assign_captions(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index=str(path)), 0)
+
+
+def test_an_index_is_read_from_a_store() -> None:
+    """Where a run's folder may be, with the index that it wrote."""
+    write_bytes(locate("memory://noise/index.npy"), array_bytes(np.array([1, 0])))
+    assigned = assign_captions(["a", "b"], np.ones((2, 1), int), ("eng",), Noise(index="memory://noise/index.npy"), 0)
+    assert assigned.owner[:, 0, 0].tolist() == [1, 0]
 
 
 def test_one_clip_of_very_many_captions_takes_no_memory_for_the_others() -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from ray_atr.evaluation.calibrate import calibrate
 from ray_atr.evaluation.card import evaluated_card, score_table, write_card
+from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.evaluation.trec import write_trec
@@ -29,6 +30,7 @@ from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 from ray_atr.models.vectors import AudioVectors, TextVectors, TextVectorsTower
+from ray_atr.training.run_folder import RunFolder
 from tests.support import tiny
 from tests.support.archives import save_retriever
 
@@ -80,6 +82,17 @@ def test_a_saved_retriever_has_a_card_and_an_evaluation_fills_it(evaluated):
     # The hub lists a model by the languages of its header: not by those that it was only tried in.
     retriever.languages = ("eng",)
     assert header(evaluated_card(evaluated, retriever))["language"] == ["eng"]
+
+
+def test_a_card_names_the_languages_of_the_training_that_a_run_started_from(evaluated, tmp_path):
+    trial = RunFolder.create(tmp_path / "run", tiny.tiny(tmp_path, data__languages="eng"), {"name": "t"}).add_trial({})
+    retriever = Retriever.from_pretrained(evaluated.checkpoint.folder)
+    for languages, named in ((("eng", "fra"), "eng, fra"), ((), "eng")):
+        retriever.languages = languages
+        checkpoint = Checkpoint(trial.folder / "best", trial)
+        assert f"languages of training: {named}\n" in evaluated_card(
+            replace(evaluated, checkpoint=checkpoint), retriever
+        )
 
 
 def test_a_card_says_that_its_scores_are_of_several_seeds(evaluated):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,63 @@ def test_an_update_is_answered_from(place: Path, current: CurrentIndex) -> None:
     assert current.sizes() == index.sizes()
     assert not current.has("tone 0.wav")
     assert current.sound("new.wav") == (place / "audio" / "new.wav").read_bytes()
+
+
+def test_a_link_that_names_another_index_is_followed(place: Path) -> None:
+    (place / "current").symlink_to("index")
+    shard = CurrentIndex(str(place / "current"), pause=0.01)
+    try:
+        build_index(str(place / "model"), str(make_tones(place / "more", count=6)), str(place / "newer"))
+        (place / "new link").symlink_to("newer")
+        (place / "new link").replace(place / "current")
+        wait_until(lambda: shard.has("tone 5.wav"))
+    finally:
+        shard.close()
+
+
+def test_an_index_of_another_model_that_comes_as_it_is_opened_changes_no_answer(
+    place: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = CurrentIndex(str(place / "index"), pause=60)
+    save_retriever(place / "other", seed=1)
+    build_index(str(place / "other"), str(place / "audio"), str(place / "another"))
+    make_tones(place / "audio", count=6)
+    update_index(str(place / "index"))
+    original = Index.open
+
+    def after_replacement(*given: Any, **options: Any) -> Index:
+        shutil.rmtree(place / "index")
+        (place / "another").rename(place / "index")
+        return original(*given, **options)
+
+    monkeypatch.setattr(Index, "open", after_replacement)
+    with pytest.raises(ValueError, match="the model that the server began with"):
+        shard._renew()
+    assert shard.sizes()[1] == 4
+    shard.close()
+
+
+def test_a_server_does_not_start_with_an_index_of_another_model_that_came_while_it_opened_the_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_retriever(place / "other", seed=1)
+    places = [str(place / "index"), str(place / "second")]
+    build_index(str(place / "model"), str(make_tones(place / "more", 1)), places[1])
+    build_index(str(place / "other"), str(place / "more"), str(place / "another"))
+    original = Index.open
+
+    def after_replacement(*given: Any, **options: Any) -> Index:
+        monkeypatch.undo()
+        shutil.rmtree(places[1])
+        (place / "another").rename(places[1])
+        return original(*given, **options)
+
+    monkeypatch.setattr(Index, "open", after_replacement)
+    with (
+        pytest.raises(ValueError, match=f"INDEX: got '{places[1]}'; allowed an index of the model of"),
+        open_current(places),
+    ):
+        pass
 
 
 def test_what_cannot_be_opened_changes_no_answer(

@@ -26,8 +26,9 @@ from ray_atr.cli import main
 from ray_atr.common.caches import list_caches
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.common.transfer import put_folder
+from ray_atr.data.shards import write_clips
 from ray_atr.deploy.index import layout, opened
-from ray_atr.deploy.index.archive import ArchivedSound, open_archive
+from ray_atr.deploy.index.archive import ArchivedSound, DataSetArchive, open_archive
 from ray_atr.deploy.index.build import Changes, build_index, update_index
 from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.layout import number_array, numbers_of
@@ -43,7 +44,7 @@ from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
 from tests.support.fork_server import run_program
 from tests.support.stores import watched_store
-from tests.support.tiny import make_data, prepared_for, tiny, tone
+from tests.support.tiny import make_data, prepared_for, tiny, tone, tone_clip, write_tones
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +309,17 @@ def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) 
     assert (changes.encoded, changes.taken_over) == (10, 10)
 
 
+def test_an_update_from_another_data_set_of_the_same_names_and_sizes_is_refused(place: Path, tmp_path: Path) -> None:
+    for name, audio in {"data": (0, 1), "moved": (0, 1, 2), "other": (4, 5)}.items():
+        clips = [tone_clip("train", number, {"eng": ["a tone"]}) for number in range(len(audio))]
+        clips = [dataclasses.replace(clip, audio=tone(2, n)) for clip, n in zip(clips, audio, strict=True)]
+        write_clips(tmp_path / name, clips, name="tones", licence="none")
+    build_index(str(place / "model"), str(tmp_path / "data"), str(tmp_path / "index"))
+    with pytest.raises(ValueError, match="this one has 0 of its 2 sounds"):
+        update_index(str(tmp_path / "index"), audio=str(tmp_path / "other"))
+    assert update_index(str(tmp_path / "index"), audio=str(tmp_path / "moved")).taken_over == 2
+
+
 def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,11 +360,15 @@ def test_an_encoder_reads_the_clips_of_a_data_set_by_name(tmp_path: Path) -> Non
     save_retriever(tmp_path / "model")
     data = str(make_data(tmp_path / "tones", num_train=3, num_val=1, num_test=1))
     build_index(str(tmp_path / "model"), data, str(tmp_path / "index"))
-    encoder = encoders.sound_encoder(str(tmp_path / "model"), data, 2)
+    model = Index.open(tmp_path / "index").manifest.model
+    encoder = encoders.sound_encoder(str(tmp_path / "model"), model, data, 2)
     found = encoder([sound.without_data() for sound in open_archive(data).sounds()])
     rows = [{"path": one.sound.path, "vector": vector} for one in found for vector in one.vectors]
     own = [{"path": row["path"], "vector": row["vector"]} for row in rows_of(tmp_path / "index")]
     assert_same_rows(sorted(own, key=lambda row: row["path"]), sorted(rows, key=lambda row: row["path"]))
+    save_retriever(tmp_path / "model", seed=1)
+    with pytest.raises(ValueError, match=r"checkpoint: got .*; allowed the same model on every node"):
+        encoders.sound_encoder(str(tmp_path / "model"), model, data, 2)
 
 
 def assert_same_rows(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
@@ -410,6 +426,25 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_folders_and_links_that_cannot_be_read_are_named(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sounds of such a folder would leave an index at its update without a word; such a link ended a build."""
+    audio = copied(place / "audio", tmp_path / "audio")
+    (audio / "closed").mkdir()
+    (audio / "far.wav").symlink_to("x" * 300)  # longer than a name may be
+    listed = os.scandir
+
+    def refusing(folder: Any = ".") -> Any:
+        if Path(folder).name == "closed":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    changes = build_index(str(place / "model"), str(audio), str(tmp_path / "index"))
+    assert (set(changes.broken), changes.encoded) == ({"closed", "far.wav"}, 4)
+
+
 @pytest.mark.parametrize("reader", ["check_files", "stored_table", "read_structure"])
 def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_the_new_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
@@ -428,6 +463,24 @@ def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_the_new_one(
     before = len(Index.open(tmp_path / "index"))
     monkeypatch.setattr(module, reader, after_update)
     assert 0 < len(Index.open(tmp_path / "index")) < before
+
+
+def test_an_index_that_another_replaces_while_it_is_opened_is_opened_as_the_new_one(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are of state 1."""
+    copied(place / "index", tmp_path / "index")
+    build_index(str(place / "model"), str(make_tones(tmp_path / "audio", 1)), str(tmp_path / "other"))
+    original = layout.check_files
+
+    def after_replacement(*arguments: Any) -> None:
+        monkeypatch.undo()
+        (tmp_path / "index").rename(tmp_path / "older")
+        (tmp_path / "other").rename(tmp_path / "index")
+        original(*arguments)
+
+    monkeypatch.setattr(layout, "check_files", after_replacement)
+    assert len(Index.open(tmp_path / "index")) == 3
 
 
 @pytest.mark.slow
@@ -524,7 +577,8 @@ def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distan
     queries = rows[:50].astype(np.float32) + 0.02
     index = build_structure(rows, distance, exact_rows=1000)
     write_structure(index, tmp_path / "x.faiss")
-    index, rows = read_structure(tmp_path / "x.faiss", rows)
+    np.save(tmp_path / "rows.npy", rows)
+    index, rows = read_structure(tmp_path / "x.faiss", tmp_path / "rows.npy")
     scores, found = nearest_rows(index, rows, queries, 10, distance)
     wide = rows.astype(np.float32)
     exact = queries @ wide.T if distance == "cosine" else -np.linalg.norm(queries[:, None] - wide[None], axis=-1)
@@ -593,6 +647,26 @@ def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_pat
     (tmp_path / "ready.npy").write_bytes(b"\x93NUMPY junk")
     with pytest.raises(ValueError, match=r"--audio: got '.*ready\.npy'; allowed a NumPy file of vectors"):
         build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "broken"))
+
+
+def test_a_clip_of_a_data_set_that_was_made_again_is_not_taken_for_another(tmp_path: Path) -> None:
+    """The new shards have the old names, and other clips at the old places, or none."""
+    save_retriever(tmp_path / "model")
+    data = write_tones(tmp_path / "tones", num_train=3, num_val=1, num_test=1)
+    build_index(str(tmp_path / "model"), str(data), str(tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    assert index.sound("train/train-001") == tone(1, 1, 0.6)
+    shutil.rmtree(data)
+    clips = [tone_clip("train", number, {"eng": ["a tone"]}) for number in (1, 5)]
+    write_clips(data, [*clips, tone_clip("test", 0, {"eng": ["a tone"]})], name="tones", licence="none")
+    assert isinstance(index.archive, DataSetArchive)
+    index.archive._audio.cache_clear()
+    for path in ("train/train-001", "train/train-002"):
+        with pytest.raises(
+            ValueError, match=f"path: got '{path}'; allowed a clip of the data set, which was made again"
+        ):
+            index.sound(path)
+    assert index.sound("test/test-000") == tone(0, 0, 0.6)
 
 
 def test_a_vector_beyond_16_bits_is_left_out(tmp_path: Path) -> None:
@@ -749,8 +823,30 @@ def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
         for part in target.rglob("search.faiss"):
             part.write_bytes(b"not what was written")
         copy.unlink()
-        with pytest.raises(DamagedFileError, match=r"search\.faiss"):
+        with pytest.raises(DamagedFileError) as damaged:
             Index.open(str(target))
+        assert damaged.value.file == str(target / "1" / "search.faiss")
+
+
+def test_an_index_in_a_store_that_is_updated_while_it_is_fetched_is_opened_as_the_new_one(
+    place: Path, tmp_path: Path, own_home: Path
+) -> None:
+    copied(place, tmp_path)
+    (tmp_path / "audio" / "tone 0.wav").unlink()
+    update_index(str(tmp_path / "index"), audio=str(tmp_path / "audio"))
+    is_updated = False
+
+    def update(request: str, path: str) -> None:
+        nonlocal is_updated
+        if not is_updated and request == "read" and path.endswith("/1/search.faiss"):
+            is_updated = True
+            put_folder(tmp_path / "index", target, last="index.json")
+            target.fs.rm(f"{target.path}/1", recursive=True)
+
+    with watched_store(update) as target:
+        put_folder(place / "index", target)
+        assert len(Index.open(str(target))) == 9
+    assert is_updated
 
 
 def test_names_of_all_kinds_are_indexed_and_shown_as_one_line(
@@ -774,8 +870,16 @@ def test_names_of_all_kinds_are_indexed_and_shown_as_one_line(
         Path(os.fsdecode(os.fsencode(folder) + b"/\xff%d.wav" % number)).write_bytes(b"")
     os.mkfifo(folder / "pipe.wav")
     (folder / "nowhere.wav").symlink_to(tmp_path / "nowhere")
-    said: list[str] = []
-    changes = build_index(str(place / "model"), str(folder), str(tmp_path / "index 犬"), echo=said.append)
+    said, counts = list[str](), list[tuple[int, int]]()
+    changes = build_index(
+        str(place / "model"),
+        str(folder),
+        str(tmp_path / "index 犬"),
+        echo=said.append,
+        progress=lambda what, done, total: counts.append((done, total)),
+    )
+    # The broken link is one, and names that are not UTF-8 are none.
+    assert counts[-1] == (len(names) + 1, len(names) + 1)
     assert sum(line.endswith("a name that is not UTF-8") for line in said) == 20
     assert "left out: 3 more" in said
     assert changes.manifest.num_sounds == len(names)

@@ -32,9 +32,12 @@ from ray_atr.deploy.pack.text_side import encode_table
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.card import CARD_FILE
+from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.vectors import TextVectorsTower, encode_captions
 from ray_atr.models.words import WithWords, vector_and_words
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.archives import make_tones, save_retriever
 from tests.support.denied import deny
 from tests.support.spies import spied
@@ -394,6 +397,33 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
         assert index.like_window(index.search("ein Ton", "deu", top=1)[0].path, top=1)
     vector = np.load(inputs / "audio.npy")[3]
     assert Index.open(tmp_path / "foreign").like(vector, top=1)[0].path == "3"
+
+
+def test_english_texts_go_to_the_pack_if_the_own_model_has_only_its_captions(inputs: Path, tmp_path: Path) -> None:
+    given = VectorImport(
+        audio=str(inputs / "audio.npy"), text=str(inputs / "english.npy"), table=str(tmp_path / "english.csv")
+    )
+    rows = "".join(f"{row},a low tone {row}\n" for row in range(CLIPS))
+    (tmp_path / "english.csv").write_text(f"audio_row,caption\n{rows}", encoding="utf-8")
+    data = str(import_vectors(given, tmp_path / "data").folder)
+    save_retriever(tmp_path / "model", **{"audio": "vectors", "audio.width": D, "text": "vectors", "text.data": data})
+    build_index(str(tmp_path / "model"), data, str(tmp_path / "index"))
+    made = make_pack(
+        str(tmp_path / "index"),
+        str(inputs / "pairs.csv"),
+        str(inputs / "model"),
+        tmp_path / "pack",
+        options=PackOptions(method="audio", onnx=False),
+        settings={"train.epochs": "1", "train.batch_size": "4"},
+        echo=lambda message: None,
+    )
+    index = Index.open(tmp_path / "index", checkpoint=str(made.folder))
+    pack = Index.open(tmp_path / "index", retriever=index.retriever)
+    pack.manifest = replace(pack.manifest, model=model_fingerprint(index.retriever))
+    assert index.search("a dog barks", "eng", top=3) == pack.search("a dog barks", "eng", top=3)
+    # That model is here, and would hear nothing at any place.
+    with pytest.raises(ValueError, match=r"sound: got 'audio'; allowed .*: this index was made of vectors"):
+        index.like(b"a sound")
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,9 @@ def test_shards_together_answer_as_the_one_index_does(place: Path, tmp_path: Pat
     twice = Index.open(parts(place)[0]).search(TEXTS[0], top=1)[0].path
     with pytest.raises(ValueError, match="that one shard alone has"):
         open_shards([str(place / "whole"), parts(place)[0]]).sound(twice)
-    with pytest.raises(ValueError, match="each index once"):
-        open_shards([str(place / "whole")] * 2)
+    for again in ("whole", "part-1/../whole", "whole/"):
+        with pytest.raises(ValueError, match=f"got '{place}/{again}'; allowed each index once"):
+            open_shards([str(place / "whole"), f"{place}/{again}"])
     save_retriever(tmp_path / "other", seed=1)
     build_index(str(tmp_path / "other"), str(place / "audio"), str(tmp_path / "index"))
     with pytest.raises(ValueError, match="an index of the model of"):
@@ -211,6 +212,31 @@ def test_the_address_is_always_said_and_a_cluster_that_serves_already_is_refused
             start_serving(server)
     finally:
         serve.shutdown()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no replica starts"), KeyboardInterrupt()])
+def test_a_start_that_fails_leaves_no_serve_on_the_cluster(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    import ray
+    from ray import serve
+
+    from ray_atr.deploy.serve import on_ray
+
+    called = list[str]()
+
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(on_ray, "start_ray", lambda num_cpus: called.append("ray"))
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(proxies={}))
+    monkeypatch.setattr(serve, "start", lambda **_: called.append("start"))
+    monkeypatch.setattr(serve, "run", failing)
+    monkeypatch.setattr(serve, "shutdown", lambda: called.append("shutdown"))
+    with pytest.raises(type(error)):
+        on_ray.start_serving(on_ray.RayServer(indexes=[str(place / "whole")]))
+    assert called == ["ray", "start", "shutdown"]
 
 
 def free_port() -> int:

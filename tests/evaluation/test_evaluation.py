@@ -227,7 +227,7 @@ def test_another_data_set_and_classes(world: dict[str, Path], tmp_path: Path) ->
     assert "not known" in title
     crossed, title = page_of(world["runs"] / "seed0", "b")
     assert "trained on tones, evaluated on classes" in crossed.title
-    assert any("Another data set than the training's" in warning for warning in crossed.warnings)
+    assert any("recordings of both under other ids were not" in warning for warning in crossed.warnings)
     assert title == "Zero-shot classification"
     by_clip, _ = page_of(world["loose"], "c", relevance="clip")
     assert by_clip.facts["queries"].startswith("12 captions")
@@ -524,6 +524,17 @@ def test_training_data_that_is_out_of_reach_is_other_data(
         assert checkpoint.training_data(manifest) is None
 
 
+def test_the_languages_of_a_warm_start_were_trained_on_too(world: dict[str, Path], tmp_path: Path) -> None:
+    """The trial's own scheme may train on English alone."""
+    for languages in (("eng", "fra"), ()):
+        place = tmp_path / str(len(languages))
+        run = RunFolder.create(place, tiny(world["data"], objective__scheme="english"), {"name": "train"})
+        retriever = Retriever.from_pretrained(world["loose"])
+        retriever.languages = languages
+        retriever.save_pretrained(Path(str(run.add_trial({}).folder)) / "best")
+        assert find_checkpoint(place).trained_languages == list(languages or ["eng"])
+
+
 def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
     runs = world["runs"]
     with pytest.raises(ValueError, match=r"checkpoint: got several that differ in train\.learning_rate; allowed"):
@@ -633,6 +644,7 @@ def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
     )
     trial = run.add_trial({"seed": 0})
     retriever = Retriever.from_pretrained(next((world["runs"] / "seed1" / "trials").iterdir()) / "best")
+    retriever.languages = ("eng", "fra")
     retriever.save_pretrained(Path(str(trial.folder)) / "best")
     loose = Retriever.from_pretrained(world["loose"])
     loose.languages = ("eng",)

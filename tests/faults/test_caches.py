@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock, Timeout
 
 from ray_atr.cli import main
 from ray_atr.common import caches
+from ray_atr.common.atomic import remove_leftovers_below
 from ray_atr.common.caches import DAY, list_caches, lock_of, prune
 from ray_atr.common.storage import atomic_file
 
@@ -116,3 +119,21 @@ def test_ray_may_be_imported_first() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in names}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("removed", ["features/old", "features/old/parts"])
+def test_a_folder_that_another_process_removes_meanwhile_ends_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, removed: str
+) -> None:
+    folder, scandir = home / "data" / "cache" / removed, os.scandir
+    (home / "data" / "cache" / "features" / "old" / "parts").mkdir()
+
+    def too_late(path: Any = ".") -> Any:
+        if isinstance(path, str | Path) and Path(path) == folder:
+            shutil.rmtree(folder)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", too_late)
+    assert {"busy", "new"} <= {cache.path.name for cache in list_caches(home)}
+    folder.mkdir(parents=True)
+    remove_leftovers_below(home)

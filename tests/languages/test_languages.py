@@ -87,7 +87,19 @@ def test_the_codes_of_the_languages_that_a_tokeniser_has_tags_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("got", "code"), [("German", "deu"), ("français", "fra"), ("jap", "jpn"), ("Swedish", "swe"), ("korean", "kor")]
+    ("got", "code"),
+    [
+        ("German", "deu"),
+        ("français", "fra"),
+        ("jap", "jpn"),
+        ("Swedish", "swe"),
+        ("korean", "kor"),
+        ("Greek", "ell"),
+        ("slovene", "slv"),
+        ("Mandarin", "zho"),
+        ("Farsi", "fas"),
+        ("norwegian bokmål", "nob"),
+    ],
 )
 def test_a_wrong_code_is_refused_with_the_right_one(got: str, code: str) -> None:
     with pytest.raises(ValueError, match=rf"data\.languages: got '{got}'; allowed eng, .*did you mean {code}\?"):

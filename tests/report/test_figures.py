@@ -125,6 +125,27 @@ def test_a_figure_says_which_points_it_names_where_there_are_too_many(tmp_path: 
     assert {"contrastive", "m_ltm"} <= set(words(pareto))
 
 
+def test_points_of_two_data_sets_have_fronts_marks_and_lines_of_their_own(tmp_path: Path, drawn: list[Figure]) -> None:
+    """Recall on one data set is no better or worse than on another."""
+    rates = [0.001 * step for step in range(1, 27)]
+    space: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "train.learning_rate": rates}
+    folders = [write_run(tmp_path / data, space, data=data) for data in ("esc50", "clotho")]
+    info = json.loads((folders[1] / "sweep.json").read_text())
+    write(folders[1] / "sweep.json", {**info, "data": {"name": "clotho", "hash": "a77b1c9d"}})
+    runs = read_runs(folders)
+    draw_languages(runs, tmp_path / "languages.png")
+    draw_pareto(runs, tmp_path / "pareto.png")
+    draw_curve(runs, curves_of(runs)[0], tmp_path / "learning_rate.png")
+    languages, pareto, curve = drawn
+    names = {f"{objective} data={data}" for objective in space["objective"] for data in ("esc50", "clotho")}
+    for figure in drawn:
+        assert names <= set(words(figure))
+    assert "text→audio, 4 of 104 points, the best of each objective on each data set" in words(languages)
+    fronts = [line for line in pareto.axes[0].lines if line.get_drawstyle() == "steps-post"]
+    lines = [each.lines[0] for each in curve.axes[0].containers if isinstance(each, ErrorbarContainer)]
+    assert (len(fronts), [len(line.get_xdata()) for line in lines]) == (2, [26] * 4)
+
+
 def test_a_noise_ratio_has_all_of_its_digits(tmp_path: Path, drawn: list[Figure]) -> None:
     space: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.005, 0.125]}
     runs = read_runs([write_run(tmp_path / "run", space)])

@@ -90,6 +90,9 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
         changes["objective__correspondence__warmup_epochs"] = 1
     if correspondence == "teacher":
         changes["objective__correspondence__teachers"] = (str(home / TEACHER),)
+    if correspondence == "consensus" and changes.get("objective.scheme", "english") == "english":
+        # A clip has one caption in each language.
+        changes["objective.scheme"] = "kcl"
     if changes.get("objective.pair") == "partial_learning_to_match":
         changes["objective__pair__transport_mass"] = "auto"
     experiment = tiny(home / "tones", train__epochs=epochs, data__noise__ratio=0.2, **changes)

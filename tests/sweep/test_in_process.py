@@ -59,10 +59,11 @@ def test_a_search_prepares_each_choice_of_a_tower_with_the_settings_that_are_fix
     search = SEARCHES["optuna"](space, (Goal(experiment.evaluation.select_by),))
     prepare_all = Mock(return_value=[])
     replace_work(monkeypatch, {"sweep.run_trials.prepare_all": prepare_all})
-    plan = SweepPlan(search, (0,), num_points=2, hours=1e-9, fixed=fixed)
+    plan = SweepPlan(search, (0, 1), num_points=2, hours=1e-9, fixed=fixed)
     sweep(run, plan, home, use_ray=False, echo=lambda message: None)
-    assert [override(experiment, {"model.text": "bert", **fixed}).model] == [
-        prepared.model for prepared in prepare_all.call_args.args[0] if prepared.model.text.name == "bert"
+    bert = override(experiment, {"model.text": "bert", **fixed}).model
+    assert [(bert, 0), (bert, 1)] == [
+        (planned.model, planned.seed) for planned in prepare_all.call_args.args[0] if planned.model.text.name == "bert"
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSea
 from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue, read_earlier, status_of
+from ray_atr.sweep.tune_bridge import _error_of
 from ray_atr.training.experiment import Experiment
+from ray_atr.training.ray_train import ERROR_FILE, TRACEBACK_FILE
 from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED, RunFolder, TrialFolder
 
 RECALL = Goal("text_to_audio/eng/recall_at_1")
@@ -76,6 +79,20 @@ def test_each_point_runs_once_a_seed_and_nothing_ended_runs_again(run: RunFolder
     # As after a kill: what was running is handed out again, then the rest in its order.
     assert handed_out(TrialQueue(run, plan, accept)) == everything[3:]
     assert handed_out(TrialQueue(run, plan, accept, retry_failed=True)) == [everything[1], *everything[3:]]
+
+
+def test_a_trial_is_handed_out_without_the_errors_of_its_last_attempt(run: RunFolder) -> None:
+    """Its process may die before it can remove them, and would be given their reason."""
+    plan = SweepPlan(FixedPoints([{"data.noise.ratio": 0.2}]))
+    trial = TrialQueue(run, plan, accept).next()
+    assert trial is not None
+    for name in (ERROR_FILE, TRACEBACK_FILE):
+        (trial.folder / name).write_text("train.batch_size: got 5\n", encoding="utf-8")
+    trial.update(status=FAILED, error="train.batch_size: got 5")
+    again = TrialQueue(run, plan, accept, retry_failed=True).next()
+    assert again is not None
+    assert _error_of(again, SimpleNamespace(error_file=None)) == "the trial's process died"
+    assert not (trial.folder / TRACEBACK_FILE).exists()
 
 
 def test_seeds_and_points_are_added_to_a_finished_sweep(run: RunFolder) -> None:

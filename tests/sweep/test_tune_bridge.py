@@ -19,7 +19,6 @@ from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import (
-    TRACEBACK_FILE,
     TRIAL_PROCESS_CPUS,
     _asker,
     _error_of,
@@ -28,7 +27,7 @@ from ray_atr.sweep.tune_bridge import (
 )
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.listener import SweepListener
-from ray_atr.training.ray_train import REMEDY, TrialError, write_error
+from ray_atr.training.ray_train import REMEDY, TRACEBACK_FILE, TrialError, write_error
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 

@@ -12,7 +12,7 @@ import torch
 from ray_atr.data.shards import write_clips
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.training.batch import TrainingData
-from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checkpoint import Progress, load_checkpoint
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -72,6 +72,17 @@ def test_it_has_no_gradient_and_no_pair_of_it_is_judged(home: Path, tmp_path: Pa
             assert result.scalars == {"loss": 0.0}
     assert {has_text for has_text, _ in found} == {False, True}
     assert int((~estimator.epoch_probabilities.isnan()).sum()) == 2
+
+
+def test_the_mean_of_a_languages_loss_is_over_the_steps_that_had_its_captions() -> None:
+    progress = Progress()
+    for scalars in ({"loss": 1.0, "loss_audio_text0": 4.0}, {"loss": 2.0}, {"loss": 3.0, "loss_audio_text0": 6.0}):
+        # As a run that is resumed after each step.
+        progress = Progress(**vars(progress))
+        progress.add(scalars, seconds=1.0)
+    assert progress.end_epoch() == {"loss": 2.0, "loss_audio_text0": 5.0}
+    progress.add({"loss_audio_text0": 1.0}, seconds=1.0)
+    assert progress.end_epoch() == {"loss_audio_text0": 1.0}, "the next epoch's alone"
 
 
 def test_weights_that_no_loss_uses_stay_as_they_are(home: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ray_atr.data.noise import INDEX_FILE
 from ray_atr.data.schema import to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.text import TOKENIZER_FILE
 from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.correspondence import embed_with_teachers
@@ -59,7 +60,9 @@ def run(experiment: Experiment, folder: Path, after: int = 0, left: Path | None 
 
 
 def settings_of(name: str, teacher: Path | str) -> dict[str, Any]:
-    chosen = {"objective__correspondence": name, **NOISE}
+    # A clip has one caption in each language.
+    scheme = "kcl" if name == "consensus" else "english"
+    chosen = {"objective__correspondence": name, "objective__scheme": scheme, **NOISE}
     return {**chosen, "objective__correspondence__teachers": str(teacher)} if name == "teacher" else chosen
 
 
@@ -119,6 +122,69 @@ def test_a_run_leaves_its_noise_as_a_file_that_gives_the_same_run(data: Path, tm
     assert (tmp_path / "again" / INDEX_FILE).read_bytes() == index.read_bytes()
     run(tiny(data, train__epochs=1), tmp_path / "clean")
     assert not (tmp_path / "clean" / INDEX_FILE).exists()
+
+
+def test_a_noise_index_that_is_replaced_ends_a_resumed_run(data: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index.npy"
+    np.save(index, np.arange(16).reshape(16, 1))
+    experiment = tiny(data, train__epochs=1, data__noise__index=str(index))
+    run(experiment, tmp_path / "run")
+    # Taken up again with the same file.
+    run(experiment, tmp_path / "run")
+    before = index.read_bytes()
+    np.save(index, np.roll(np.arange(16), 1).reshape(16, 1))
+    with pytest.raises(
+        ValueError, match=r"data\.noise\.index: got '.*index\.npy, which was replaced since'; allowed what"
+    ):
+        run(experiment, tmp_path / "run")
+    # What the run has trained with is still in its folder.
+    assert (tmp_path / "run" / INDEX_FILE).read_bytes() == before
+
+
+def test_what_else_a_run_reads_is_known_again(data: Path, teacher: Path, tmp_path: Path) -> None:
+    """A teacher, the captions and the source of a base, and of the retriever that it starts from a frozen tower."""
+    start, judge, others = (tmp_path / name for name in ("start", "judge", "others"))
+    for copy in (start, judge):
+        shutil.copytree(teacher / BEST, copy)
+    shutil.copytree(data, others)
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text('{"clip_id": "x", "caption": "y"}\n', encoding="utf-8")
+    base = {
+        "objective": "ask",
+        "objective__knowledge__source": str(others),
+        "objective__knowledge__captions": str(captions),
+    }
+    given: dict[str, dict[str, Any]] = {
+        "objective.correspondence.teachers": settings_of("teacher", judge),
+        "objective.knowledge.captions": base,
+        "objective.knowledge.source": base,
+        "train.start_from": {"train__start_from": str(start), "model__audio__adapt__is_frozen": True},
+    }
+
+    def digests(changes: dict[str, Any]) -> dict[str, str]:
+        experiment = tiny(data, **changes)
+        return prepared_for(experiment, tmp_path / "home").digests(experiment)
+
+    trained = tiny(data, train__start_from=str(start))
+    prepared = prepared_for(trained, tmp_path / "home")
+    tokens = prepared.digests(trained)
+    before = {path: digests(changes)[path] for path, changes in given.items()}
+    assert before == {path: digests(changes)[path] for path, changes in given.items()}
+    retriever = Retriever.from_pretrained(start)
+    with torch.no_grad():
+        for weights in retriever.parameters():
+            weights.add_(0.1)
+    for copy in (start, judge):
+        retriever.save_pretrained(copy)
+    captions.write_text('{"clip_id": "x", "caption": "z"}\n', encoding="utf-8")
+    shutil.rmtree(others)
+    make_data(others, num_train=8)
+    for path, changes in given.items():
+        assert digests(changes)[path] != before[path]
+    # Weights that go on in the checkpoint may be replaced, as by a better epoch, but not what the tokens mean.
+    assert prepared.digests(trained) == tokens
+    (start / "text" / TOKENIZER_FILE).write_text("{}", encoding="utf-8")
+    assert prepared.digests(trained) != tokens
 
 
 def test_a_teacher_may_be_a_trial_or_in_a_store(data: Path, teacher: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.languages import available_languages, with_languages
+from ray_atr.training.languages import available_languages, check_languages, with_languages
 from ray_atr.training.ray_train import run_trial
 from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.plan import Import, import_data_set
@@ -107,22 +107,51 @@ def test_english_comes_first_however_it_is_written() -> None:
 
 @pytest.mark.usefixtures("own_home")
 def test_a_language_without_captions_in_the_training_split_is_not_trained(tmp_path: Path) -> None:
+    """What the message says can be trained is trained: a scheme with an anchor wants one language where there is no English."""
     table = tmp_path / "in" / "captions.jsonl"
     rows: list[Any] = []
     for split, count in (("train", 16), ("val", 8), ("test", 8)):
         for index in range(count):
             path = write_tone(tmp_path / "in" / split / f"{index:02d}.wav", 0.4, 200.0 + len(rows))
-            texts = {"eng": "" if split == "train" else f"tone {index}", "deu": f"Ton {index}"}
+            untrained = "" if split == "train" else f"tone {index}"
+            texts = {"eng": untrained, "deu": f"Ton {index}", "swe": f"ton {index}", "kor": untrained}
             rows.append({"path": f"{split}/{path.name}", "split": split, **texts})
     table.write_text("\n".join(map(json.dumps, rows)))
-    data = import_data_set(
-        TableSource(source=str(tmp_path / "in"), caption_column=("eng", "deu")), tmp_path / "set", options=Import()
-    ).folder
-    for scheme in ("english", "kcl"):
-        said = f"scheme={scheme} trains on eng, in which split train of .* no captions; --data.languages deu leaves out"
-        with pytest.raises(ValueError, match=said):
-            check_experiment(of(Path(str(data)), objective__scheme=scheme))
-    check_experiment(override(of(Path(str(data)), objective__scheme="kcl"), {"data.languages": "deu"}))
+    columns = ("eng", "deu", "swe", "kor")
+    data = Path(
+        import_data_set(TableSource(source=str(tmp_path / "in"), caption_column=columns), tmp_path / "set").folder
+    )
+    for scheme, languages, untrained, remedy in (
+        ("english", "eng,deu", "eng", "deu"),
+        ("english", "eng,deu,kor", "eng", "deu"),
+        ("english", "eng,deu,swe", "eng", "with one of deu, swe"),
+        ("cacl", "eng,deu,swe", "eng", "with one of deu, swe"),
+        ("kcl", "eng,deu,swe,kor", "eng, kor", "deu,swe"),
+    ):
+        experiment = override(of(data, objective__scheme=scheme), {"data.languages": languages})
+        said = f"trains on {untrained}, in which split train of .* no captions; --data.languages {remedy} leaves out"
+        with pytest.raises(ValueError, match=f"scheme={scheme} {said}"):
+            check_experiment(experiment)
+        check_experiment(override(experiment, {"data.languages": remedy.removeprefix("with one of ").split(", ")[0]}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "remedy"),
+    [
+        ("fra", {"data.soundscapes.languages": "eng,deu,fra"}),
+        ("swe", {"data.languages": "eng,deu"}),
+    ],
+)
+def test_a_language_that_soundscapes_lack_is_refused_with_what_helps(wanted: str, remedy: dict[str, str]) -> None:
+    """They can be made in another language, if it has a grammar."""
+    languages = {"data.soundscapes.languages": "eng,deu", "data.languages": wanted}
+    experiment = override(tiny(Path("soundscapes")), languages)
+    ((path, codes),) = remedy.items()
+    with pytest.raises(
+        ValueError, match=rf"{wanted} not in soundscapes; it has eng, deu \(choose with --{path} {codes}\)"
+    ):
+        check_languages(experiment, None)
+    check_languages(override(experiment, remedy), None)
 
 
 def test_a_metric_in_a_language_that_validation_lacks_is_refused_at_once(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Pa
     [
         ({"objective": "nnclr"}, "objective.knowledge: got 'nnclr'"),
         ({"objective": "m_ltm"}, "objective.pair.metric: got 'mahalanobis'"),
+        ({"objective.pair": "m2m"}, "objective.pair: got 'm2m'; allowed a loss of the similarities alone"),
         ({"objective": "kcl", "train.language_chunk": 1}, "train.language_chunk: got 1"),
     ],
 )

@@ -66,9 +66,12 @@ def settings(case: Case, **changes: Any) -> Experiment:
     """The case's experiment, on tones."""
     variant, correspondence = KNOWLEDGE[case.knowledge], CORRESPONDENCES[case.correspondence]
     own = {field.name for field in dataclasses.fields(variant)}
-    more = {path: value for path, value in BASE.items() if path.rpartition("__")[2] in own}
+    more: dict[str, Any] = {path: value for path, value in BASE.items() if path.rpartition("__")[2] in own}
     if "warmup_epochs" in {field.name for field in dataclasses.fields(correspondence)}:
         more["objective__correspondence__warmup_epochs"] = 1
+    if case.correspondence == "consensus" and PRESETS[case.preset].scheme.name == "english":
+        # A clip has one caption in each language.
+        more["objective__scheme"] = "kcl"
     return tiny(
         Path("tones"), objective=case.preset, objective__knowledge=case.knowledge, objective__correspondence=case.correspondence,
         **more, **changes,

@@ -26,6 +26,7 @@ from ray_atr.training.batch import TrainingData
 from ray_atr.training.correspondence import _readings, check_correspondence, what_is_read
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import begin_epoch, train_trial
+from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.setup import first_state
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
@@ -280,6 +281,26 @@ def test_towers_that_were_frozen_in_both_trainings_are_asked(
         caplog.clear()
         assert reads_of(home, home / "tones", tmp_path / "saved", **frozen) == "auto"
         assert ("takes their captions for right" in caplog.text) == (not text)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_frozen_towers_of_a_frozen_run_are_those_that_its_run_started_from(
+    home: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_gone: bool
+) -> None:
+    frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
+    first = Path(shutil.copytree(trained, tmp_path / "first"))
+    for name, start in (("alone", None), ("chain", str(first))):
+        caplog.clear()
+        of_run = experiment(home, train__start_from=start, **frozen)
+        best = Path(str(RunFolder.create(tmp_path / name, of_run, {"name": "train"}).add_trial({}).folder)) / "best"
+        shutil.copytree(trained, best)
+        content = read_json(best / SETTINGS_FILE)
+        content["model"] |= {"audio.adapt.is_frozen": True, "text.adapt.is_frozen": True}
+        write_json(best / SETTINGS_FILE, content)
+        if is_gone:
+            shutil.rmtree(first, ignore_errors=True)
+        assert reads_of(home, home / "tones", best, **frozen) == "auto"
+        assert ("takes their captions for right" in caplog.text) == (start is not None)
 
 
 def test_what_weights_were_trained_on_before_is_not_forgotten(home: Path, trained: Path, tmp_path: Path) -> None:

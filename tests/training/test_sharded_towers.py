@@ -545,6 +545,15 @@ def test_what_needs_whole_towers_is_refused_before_the_start(
     check_experiment(override(experiment, {"scaling.shard_towers": False}))
 
 
+def test_a_tower_of_sentence_transformers_is_sharded_beside_only_if_it_is_read_as_vectors() -> None:
+    tower = {"model.audio": "sentence_transformers", "model.audio.checkpoint": "x", "scaling.shard_towers": True}
+    experiment = override(Experiment(), tower)
+    check_sharding(experiment)
+    for path, value in (("model.augment.time_bands", 1), ("model.interaction", "late")):
+        with pytest.raises(ValueError, match=r"model\.audio: got 'sentence_transformers'; .*without late interaction"):
+            check_sharding(override(experiment, {path: value}))
+
+
 def test_towers_that_are_read_as_vectors_leave_nothing_to_shard(home: Path) -> None:
     """Their checkpoints would have a folder without files, which no run can read again."""
     frozen = {f"model__{kind}__adapt__is_frozen": True for kind in ("audio", "text")}

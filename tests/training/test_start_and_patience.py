@@ -86,6 +86,13 @@ def test_trials_that_start_from_different_retrievers_are_prepared_before_the_fir
     assert own != saved
 
 
+def test_seeds_are_prepared_one_by_one_if_they_draw_a_frozen_tower(home: Path) -> None:
+    frozen, start = {"model__text__adapt__is_frozen": True}, {"train__start_from": str(home / "first" / BEST)}
+    for changes, number in (({}, 1), (frozen, 2), (frozen | start, 1)):
+        experiments = [tiny(home / "tones", **changes, seed=seed) for seed in (0, 1)]
+        assert len(prepare_all(experiments, home, silent, use_ray=False)) == number
+
+
 def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_heads_of_its_files(home: Path) -> None:
     store = fsspec.filesystem("memory")
     store.put(str(home / "first" / BEST), "/start-in-a-store", recursive=True)
@@ -172,7 +179,15 @@ def test_a_folder_without_a_retriever_is_refused_before_anything_starts(home: Pa
         ({"data__wrong_share": "/nowhere"}, r"data\.wrong_share: got '/nowhere'"),
         (
             {"objective__correspondence": "consensus", "data__languages": "eng"},
-            "consensus.*several captions or languages",
+            "consensus.*several captions in the trained languages",
+        ),
+        (
+            {
+                "objective__correspondence": "consensus",
+                "data__languages": "eng,fra",
+                "objective__scheme": "english",
+            },
+            "consensus.*several captions in the trained languages",
         ),
     ],
 )
@@ -181,7 +196,8 @@ def test_what_correspondences_lack_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         check_experiment(tiny(home / "tones", **changes))
-    check_experiment(tiny(home / "tones", **{**changes, "data__wrong_share": "0.3", "data__languages": "eng,fra"}))
+    has_all = {"data__wrong_share": "0.3", "data__languages": "eng,fra", "objective__scheme": "kcl"}
+    check_experiment(tiny(home / "tones", **changes | has_all))
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ That a process on Ray does it is in test_two_nodes.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from ray.exceptions import RayActorError
 from torch import Tensor
 
+from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
 from ray_atr.training import epoch_validation
@@ -134,6 +136,24 @@ def test_a_stopped_run_validates_what_it_had_begun_to(
     again = run(experiment, home, tmp_path / "run", make_validator=goes_on)
     assert without_times(again) == without_times(whole)
     assert same_weights(tmp_path / "run", folder)
+
+
+@pytest.mark.parametrize("steps", [7, 9])
+def test_patience_ends_a_run_that_goes_on_without_a_validator_where_it_would_have_ended(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Whether it stopped while the epoch was validated that ended its patience, or at its end."""
+    experiment = tiny(home / "tones", **STOPPED, train__epochs=4, train__patience=1)
+    recall = Metric.parse(experiment.evaluation.select_by)
+
+    def epochs(folder: Path, values: Iterator[float], **options: Any) -> list[int]:
+        monkeypatch.setattr(epoch_validation, "validate", lambda *_: Validated({recall: next(values)}))
+        return [row["epoch"] for row in run(experiment, home, folder, **options)]
+
+    values = iter((0.5, 0.4))
+    with pytest.raises(LostError) if steps < 9 else nullcontext():
+        epochs(tmp_path / "run", values, make_validator=LateValidator, is_preempted=until_lost(steps))
+    assert epochs(tmp_path / "run", values) == epochs(tmp_path / "whole", iter((0.5, 0.4))) == [1, 2, 2]
 
 
 def test_a_run_ends_its_validator_when_it_fails(home: Path, tmp_path: Path) -> None:

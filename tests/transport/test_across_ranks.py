@@ -235,6 +235,12 @@ def test_an_epsilon_that_is_not_positive_is_refused() -> None:
         log_plan_across_ranks(torch.rand(4, 4), 0.0, 4, Ranks())
 
 
+@pytest.mark.parametrize("mass", [1.0, 0.5])
+def test_a_plan_without_a_sweep_is_refused(mass: float) -> None:
+    with pytest.raises(ValueError, match=r"max_iterations: got 0; allowed \[1, inf\)"):
+        log_plan_across_ranks(torch.rand(4, 4), 0.1, 4, Ranks(), mass=mass, max_iterations=0)
+
+
 def test_a_plan_is_shared_from_a_size_on() -> None:
     pairs = Comparison(numbers(6, N, D), numbers(7, N, D))
     with Ranks(0, N + 1).share(at_least=2):

@@ -67,6 +67,7 @@ def test_it_is_where_the_entropic_plan_goes(mass: float) -> None:
 
 def test_type_is_kept_and_bad_input_refused() -> None:
     assert exact_plan(costs(3, 3).float()).dtype == torch.float32
+    assert float(exact_plan(costs(3, 3).float(), mass=1e-8).sum()) == pytest.approx(1e-8)
     with pytest.raises(ValueError, match=r"transport_mass: got 1\.5; allowed"):
         exact_plan(costs(3, 3), mass=1.5)
     with pytest.raises(ValueError, match="finite costs"):

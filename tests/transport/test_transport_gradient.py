@@ -33,6 +33,20 @@ def test_matching_loss_against_finite_differences(mass: float, epsilon: float) -
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.7])
+@pytest.mark.parametrize("matches", [True, False])
+def test_a_cost_that_is_not_square_has_a_target_of_its_shape(matches: bool, mass: float) -> None:
+    """Without one, the columns beyond the rows would count as matched, and the gradient was another."""
+    cost = torch.rand(3, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64, requires_grad=True)
+    target = torch.full_like(cost, 1 / 15) if matches else cost.detach() / 3
+    assert torch.autograd.gradcheck(
+        lambda c: matching_loss(c, 0.1, mass=mass, target=target, **EXACT)[0], (cost,), atol=1e-5, rtol=1e-5
+    )
+    for wrong, named in ((None, r"cost: got \(3, 5\)"), (target.T, r"target: got \(5, 3\); allowed a tensor \[3, 5\]")):
+        with pytest.raises(ValueError, match=named):
+            matching_loss(cost, 0.1, mass=mass, target=wrong)
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.7])
 def test_target_with_other_marginals_against_finite_differences(mass: float) -> None:
     target = torch.rand(6, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     target /= target.sum()

@@ -308,6 +308,7 @@ def test_order_of_rows_and_columns_does_not_matter(mass: float) -> None:
         ({"mass": 0.0}, "transport_mass: got 0.0; allowed"),
         ({"mass": 1.2}, "transport_mass: got 1.2; allowed"),
         ({"mass": float("nan")}, "transport_mass"),
+        ({"mass": 1e-8}, r"transport_mass: got 1e-08; allowed at least 1\.2e-07 in float32: less is lost in rounding"),
         ({"epsilon": 0.0}, "epsilon: got 0.0; allowed"),
         ({"epsilon": -0.1}, "epsilon"),
         ({"max_iterations": 0}, r"max_iterations: got 0; allowed \[1, inf\)"),

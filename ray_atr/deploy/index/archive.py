@@ -124,7 +124,11 @@ class DataSetArchive(Archive):
         if place is None:
             raise refuse("path", sound.path, "a clip of the data set")
         shard, group, row = place
-        return bytes(self._audio(self.place, shard, group)["audio"][row].as_py())
+        clips = self._audio(self.place, shard, group)
+        # A data set that is made again has shards of the same names.
+        if clips["clip_id"].slice(row, 1).to_pylist() != [sound.path.partition("/")[2]]:
+            raise refuse("path", sound.path, "a clip of the data set, which was made again: bring the index up to date")
+        return bytes(clips["audio"][row].as_py())
 
     @cached_property
     def _locations(self) -> dict[str, tuple[str, int, int]]:
@@ -196,9 +200,11 @@ def open_archive(place: str) -> Archive:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The audio files below a folder, and links to missing ones; a link to a folder that was already listed is not followed."""
-    seen: set[tuple[int, int]] = set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    """The audio files below a folder, links to missing ones, and folders that cannot be listed, so that reading these gives the
+    reason; a link to a folder that was already listed is not followed.
+    """
+    seen, closed = set[tuple[int, int]](), list[OSError]()
+    for parent, folders, names in os.walk(folder, onerror=closed.append, followlinks=True):
         here = os.stat(parent)
         if (here.st_dev, here.st_ino) in seen:
             folders.clear()
@@ -209,5 +215,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             path = Path(parent, name)
             if name.startswith(".") or path.suffix.lower() not in AUDIO_SUFFIXES + OTHER_AUDIO:
                 continue
-            if path.is_file() or (path.is_symlink() and not path.exists()):
+            # Unlike pathlib's, these functions do not raise for a link into a folder that must not be read.
+            if os.path.isfile(path) or (path.is_symlink() and not os.path.exists(path)):
                 yield path
+    yield from (Path(error.filename) for error in closed)

@@ -151,7 +151,7 @@ def bring_up_to_date(
     """
     encoding = encoding or IndexEncoding()
     retriever = Retriever.from_pretrained(str(checkpoint))
-    # With Ray, the GPUs are for its processes.
+    # If Ray encodes, its processes need the GPUs.
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
     if retriever.settings.is_late:
@@ -179,8 +179,8 @@ def bring_up_to_date(
                 done[result.sound.path] = result
                 parts.add(result)
                 progress("sounds", len(done) + len(reused), total)
-            # Sounds behind the last new one count too.
-            progress("sounds", len(done) + len(reused), total)
+            # Unchanged sounds after the last new one count too; the number of all is known now.
+            progress("sounds", len(done) + len(reused), len(order))
         except KeyboardInterrupt:
             parts.flush()
             raise
@@ -305,8 +305,8 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
     def is_known(sound: ArchivedSound) -> bool:
         older = earlier.get(sound.path)
         if older is not None and older.sound.size == sound.size:
-            # Rows of vectors have no size, and all have the same paths.
-            return bool(sound.size) or _digest(sound, archive) == older.digest
+            # Vectors are all of one size and often have the same paths; without files of their own, their bytes are at hand.
+            return bool(sound.modified_ns) or _digest(sound, archive) == older.digest
         return sound.size in by_size and _digest(sound, archive) in by_size[sound.size]
 
     # The search stops at this number, since each sound may have to be read.
@@ -354,8 +354,7 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     layout.check_files(folder, manifest, sorted(manifest.digests))
     state = folder / str(manifest.state)
     files, windows = layout.stored_table(state / layout.FILES), layout.stored_table(state / layout.WINDOWS)
-    rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
-    index, rows = read_structure(state / layout.STRUCTURE, rows)
+    index, rows = read_structure(state / layout.STRUCTURE, None if manifest.is_exact else state / layout.ROWS)
     # Copied, since the codes are freed with FAISS's index.
     rows = np.array(rows) if manifest.is_exact else rows
     del index

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from ray_atr.common.caches import remove_cache
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import locate
-from ray_atr.deploy.index.layout import read_index_manifest
+from ray_atr.deploy.index.layout import IndexManifest, read_index_manifest
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.search import Match
-from ray_atr.deploy.index.shards import ShardedIndex, read_manifests
+from ray_atr.deploy.index.shards import ShardedIndex, first_of_one_model, read_first
 
 logger = logging.getLogger(__name__)
 
 FOLDER_SECONDS, URL_SECONDS = 1.0, 30.0
 """Pauses between two looks at an index."""
 CLOSE_SECONDS = 5.0
-"""Time for a large index that is being opened as the server ends."""
+"""Longest wait, as the server ends, for an index that is being opened."""
 
 
 class CurrentIndex:
@@ -36,7 +36,8 @@ class CurrentIndex:
     def __init__(self, place: str, audio: str | None = None, *, pause: float | None = None) -> None:
         """`pause`: seconds between two looks; None: FOLDER_SECONDS, or URL_SECONDS at a URL."""
         self.index = Index.open(place, audio=audio)
-        self._place, self._audio = locate(place), audio
+        # A link may name another index later.
+        self._place, self._audio = locate(place, keeps_links=True), audio
         usual = FOLDER_SECONDS if isinstance(self._place, Path) else URL_SECONDS
         self._pause = usual if pause is None else pause
         self._told = ""
@@ -78,14 +79,20 @@ class CurrentIndex:
     def _renew(self) -> None:
         manifest, before = read_index_manifest(self._place), self.index
         if manifest != before.manifest:
-            if manifest.model != before.manifest.model:
-                allowed = "an index of the model that the server began with: start it again"
-                raise refuse("index", str(self._place), allowed)
-            self.index = Index.open(self._place, audio=self._audio)
+            self._require_its_model(manifest)
+            opened = Index.open(self._place, audio=self._audio)
+            # Another index may have come to this place meanwhile.
+            self._require_its_model(opened.manifest)
+            self.index = opened
             if not isinstance(self._place, Path):
                 # Otherwise each update would leave a copy of the whole index. Questions on their way still read it.
                 remove_cache(before.folder)
         self._told = ""
+
+    def _require_its_model(self, manifest: IndexManifest) -> None:
+        if manifest.model != self.index.manifest.model:
+            allowed = "an index of the model that the server began with: start it again"
+            raise refuse("index", str(self._place), allowed)
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:
@@ -98,7 +105,8 @@ def open_current(
     places: Sequence[str], *, checkpoint: str | None = None, audio: str | None = None, pause: float | None = None
 ) -> Iterator[ShardedIndex]:
     """`open_shards` for a server: answers follow updates of the indexes. ValueError if these are not of one model."""
-    first = read_manifests(places)[0]
+    read_first(places)
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(CurrentIndex(place, audio, pause=pause))) for place in places]
+        first = first_of_one_model(places, [shard.index.manifest for shard in shards])
         yield ShardedIndex(shards, first, checkpoint=checkpoint)

@@ -208,7 +208,7 @@ def vectors_schema(width: int) -> pa.Schema:
 
 
 def _vector_tables(files: pa.Table, windows: pa.Table, rows: Rows, schema: pa.Schema) -> Iterator[pa.Table]:
-    for start in range(0, max(1, len(rows)), ROW_GROUP):
+    for start in range(0, len(rows), ROW_GROUP):
         some = windows.slice(start, ROW_GROUP).combine_chunks()
         sounds = files.select(["path", "clip_id", "captions"]).take(some["file"])
         flat = number_array(np.ascontiguousarray(rows[start : start + ROW_GROUP]).reshape(-1))

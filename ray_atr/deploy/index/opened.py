@@ -5,8 +5,9 @@ Shapes: M queries, k answers, r width of a vector.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -15,17 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.caches import cache_folder, cache_key, lock_of, mark_used
+from ray_atr.common.digests import digest_of_file
 from ray_atr.common.eight_bits import eight_bits_are_fast
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
+from ray_atr.common.storage import DamagedFileError, Location, StorageError, atomic_folder, locate, remove_folder
 from ray_atr.common.transfer import get
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index import layout
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.search import Match, Search
-from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
+from ray_atr.deploy.index.structure import nearest_rows, read_structure
 from ray_atr.models.retriever import Retriever
 
 COARSE_ROWS = 8_192
@@ -54,17 +56,15 @@ class Index(Search):
     ) -> None:
         super().__init__(manifest, checkpoint=checkpoint, retriever=retriever)
         self.folder, self._audio = folder, audio
-        names = [layout.FILES, layout.WINDOWS, layout.STRUCTURE, *(() if manifest.is_exact else (layout.ROWS,))]
-        layout.check_files(folder, manifest, names)
+        layout.check_files(folder, manifest, [name for name in manifest.digests if name != layout.VECTORS])
         state = folder / str(manifest.state)
         # Small tables are in memory, like their vectors: copying another index over this one changes mapped files.
         is_mapped = not manifest.is_exact
         self._files = layout.stored_table(state / layout.FILES, is_mapped=is_mapped)
         self._windows = layout.stored_table(state / layout.WINDOWS, is_mapped=is_mapped)
-        rows: Rows | None = None
-        if not manifest.is_exact:
-            rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False)
-        self._structure, self.rows = read_structure(state / layout.STRUCTURE, rows)
+        self._structure, self.rows = read_structure(
+            state / layout.STRUCTURE, None if manifest.is_exact else state / layout.ROWS
+        )
         if self.rows.shape != (manifest.num_windows, manifest.width) or len(self._windows) != manifest.num_windows:
             raise DamagedFileError(state)
 
@@ -80,37 +80,22 @@ class Index(Search):
         """The index in a folder or at a URL. A copy of a remote index stays in the home's cache, and is fetched again only if the
         index has changed or the copy is damaged.
 
-        Its files' digests are checked. The retriever is the one that made it; `checkpoint` or `retriever` replace it if it has
-        moved, and `audio` the archive. ValueError if there is no index or a file is damaged.
+        The digests of its files are checked. Queries are encoded by the retriever that made it. If that has moved, `checkpoint`
+        or `retriever` give it; `audio` gives an archive that has moved. ValueError if there is no index or a file is damaged.
         """
         place = locate(folder)
-        if isinstance(place, Path):
-            # An update may remove the files of the state that was just read.
-            for _ in range(3):
-                manifest = layout.read_index_manifest(place)
-                try:
-                    return cls(place, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
-                # FAISS says of a missing file what it says of any other: RuntimeError.
-                except (DamagedFileError, FileNotFoundError, RuntimeError):
-                    if layout.read_index_manifest(place).state == manifest.state:
-                        raise
-            raise ValueError(f"{place}: it is being updated without a pause; try again")
-        manifest = layout.read_index_manifest(place)
-        copy = cache_folder(home(), "indexes") / cache_key([str(place), dataclasses.asdict(manifest)])
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with lock_of(copy):
-            if file_exists(copy / layout.INDEX_FILE):
-                with contextlib.suppress(DamagedFileError, ValueError):
-                    layout.check_files(copy, manifest, sorted(manifest.digests))
-                    mark_used(copy / layout.INDEX_FILE)
-                    return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
-            remove_folder(copy)
-            with atomic_folder(copy) as aside:
-                for name in sorted(manifest.digests):
-                    get(place / str(manifest.state) / name, aside / str(manifest.state) / name)
-                layout.check_files(aside, manifest, sorted(manifest.digests))
-                layout.write_index_manifest(aside, manifest)
-            return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
+        # An update may remove the files of the state that was just read.
+        for _ in range(3):
+            manifest = layout.read_index_manifest(place)
+            try:
+                with _on_this_machine(place, manifest) as local:
+                    return cls(local, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
+            # FAISS raises a RuntimeError for a missing file.
+            except (DamagedFileError, FileNotFoundError, StorageError, RuntimeError):
+                # An index that was moved to this place may have the same number of its state.
+                if layout.read_index_manifest(place) == manifest:
+                    raise
+        raise ValueError(f"{place}: it is being updated without a pause; try again")
 
     @cached_property
     def archive(self) -> Archive:
@@ -137,7 +122,7 @@ class Index(Search):
         return self.rows[number].astype(np.float32)
 
     def has(self, path: str) -> bool:
-        """Whether a sound is in it, also if it is broken."""
+        """Whether it lists a sound, which may be broken."""
         return path in self._row_of_path
 
     def nearest(self, queries: NDArray[np.float32], top: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -188,3 +173,29 @@ class Index(Search):
             )
             for window, sound, score in zip(windows, sounds.to_pylist(), scores[is_valid].tolist(), strict=True)
         ]
+
+
+@contextmanager
+def _on_this_machine(place: Location, manifest: layout.IndexManifest) -> Iterator[Path]:
+    """The folder of an index, or the copy of an index at a URL, fetched if it is not there or damaged. Nobody removes the copy
+    before the block ends.
+    """
+    if isinstance(place, Path):
+        yield place
+        return
+    copy = cache_folder(home(), "indexes") / cache_key([str(place), dataclasses.asdict(manifest)])
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with lock_of(copy):
+        try:
+            layout.check_files(copy, manifest, sorted(manifest.digests))
+        except DamagedFileError:
+            remove_folder(copy)
+            with atomic_folder(copy) as aside:
+                for name, digest in manifest.digests.items():
+                    stored, fetched = place / str(manifest.state) / name, aside / str(manifest.state) / name
+                    get(stored, fetched)
+                    if digest_of_file(fetched) != digest:
+                        raise DamagedFileError(stored, layout.REMEDY) from None
+                layout.write_index_manifest(aside, manifest)
+        mark_used(copy / layout.INDEX_FILE)
+        yield copy

@@ -22,7 +22,7 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
 from ray_atr.deploy.index.layout import IndexManifest
 from ray_atr.models.audio_input import AudioInput
-from ray_atr.models.fingerprint import fitted_to, is_told_language, model_fingerprint
+from ray_atr.models.fingerprint import fitted_to, is_told_language, model_fingerprint, reads_any_text
 from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
@@ -96,8 +96,8 @@ class Search(ABC):
 
     @cached_property
     def own_retriever(self) -> Retriever | None:
-        """For a language pack: the model that made the vectors, if it can be opened. It encodes sounds, which a pack cannot, and
-        texts marked as English, for which a pack is worse.
+        """For a language pack: the model that made the vectors, if it can be opened. It encodes sounds, which a pack cannot, and,
+        if it reads more than the captions of its data, texts marked as English, for which a pack is worse.
         """
         if not self._has_pack:
             return None
@@ -109,10 +109,16 @@ class Search(ABC):
             return None
         return retriever.eval().to(self.retriever.device)
 
+    @cached_property
+    def _english_retriever(self) -> Retriever:
+        """The retriever that encodes texts marked as English."""
+        own = self.own_retriever
+        is_english = own is not None and reads_any_text(own) and ENGLISH in (own.languages or (ENGLISH,))
+        return own if own is not None and is_english else self.retriever
+
     def _text_retriever(self, code: str | None) -> Retriever:
         """The retriever that encodes texts of a language."""
-        retriever = self.own_retriever if code == ENGLISH else None
-        return retriever if retriever is not None and ENGLISH in (retriever.languages or (ENGLISH,)) else self.retriever
+        return self._english_retriever if code == ENGLISH else self.retriever
 
     def _calibration_for(self, code: str | None) -> Calibration | None:
         """The calibration of the retriever that encodes texts of a language, if it has one."""
@@ -233,7 +239,7 @@ class Search(ABC):
         return self._nearest(self._sound_vector(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
-        """The windows most like one window of a sound in the index, that which contains `start` (s); best first, with itself.
+        """The windows most like the window of a sound of the index that contains `start` (s), best first; that one is among them.
 
         >>> index.like_window("sound.wav", top=1)[0].path
         'sound.wav'
@@ -272,7 +278,7 @@ class Search(ABC):
         is_vector = retriever.audio_tower.front_end.kind == "vector"
         if is_vector and (isinstance(clip, str | Path | bytes) or sample_rate is not None):
             sources = "a text, a sound of the index, or a vector of its space"
-            if self._has_pack:
+            if self._has_pack and self.own_retriever is None:
                 allowed = f"{sources}; with {self.manifest.checkpoint} where it was, sounds too: a language pack hears nothing"
             else:
                 allowed = f"{sources}: this index was made of vectors, and its model hears nothing"

@@ -79,20 +79,29 @@ class ShardedIndex(Search):
 
 def open_shards(places: Sequence[str], *, checkpoint: str | None = None, audio: str | None = None) -> Search:
     """The index at a place, or those at several as one. ValueError if they are not of one model."""
-    manifests = read_manifests(places)
+    read_first(places)
     opened = [Index.open(place, checkpoint=checkpoint, audio=audio) for place in places]
-    return opened[0] if len(opened) == 1 else ShardedIndex(opened, manifests[0], checkpoint=checkpoint)
+    first = first_of_one_model(places, [index.manifest for index in opened])
+    return opened[0] if len(opened) == 1 else ShardedIndex(opened, first, checkpoint=checkpoint)
 
 
-def read_manifests(places: Sequence[str]) -> list[IndexManifest]:
-    """The manifests of indexes. ValueError if there is none, one is named twice, or they are not of one model."""
+def read_first(places: Sequence[str]) -> IndexManifest:
+    """The first index's manifest. ValueError if there is none, an index is named twice, or they are not of one model.
+
+    Nothing is opened or fetched, so an index may have another manifest by the time it is opened.
+    """
     if not places:
         raise refuse("INDEX", "none", "one index, or several of one model")
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise refuse("INDEX", place, "each index once")
-    manifests = list(map(read_index_manifest, map(locate, places)))
+    folders = list(map(locate, places))
+    for number, folder in enumerate(folders):
+        if folder in folders[:number]:
+            raise refuse("INDEX", places[number], "each index once")
+    return first_of_one_model(places, list(map(read_index_manifest, folders)))
+
+
+def first_of_one_model(places: Sequence[str], manifests: Sequence[IndexManifest]) -> IndexManifest:
+    """The first manifest. ValueError, with the place, for one of another model."""
     for place, manifest in zip(places, manifests, strict=True):
         if manifest.model != manifests[0].model:
             raise refuse("INDEX", place, f"an index of the model of {places[0]}, {manifests[0].checkpoint}")
-    return manifests
+    return manifests[0]

@@ -66,19 +66,19 @@ def write_structure(index: Any, file: Path) -> None:
         faiss.write_index(index, str(file))
 
 
-def read_structure(file: Path, rows: Rows | None) -> tuple[Any, Rows]:
-    """FAISS's index in a file whose digest was checked, and its 16-bit rows: those given, or the exact index's own codes.
+def read_structure(file: Path, rows_file: Path | None) -> tuple[Any, Rows]:
+    """FAISS's index, and its 16-bit rows: those of a file, or the exact index's own codes. The files' digests were checked.
 
-    The codes of lists stay in the file, mapped.
+    The rows of a file stay there, mapped, as do the codes of lists.
     """
     with faiss_for_search() as faiss:
-        if rows is None:
+        if rows_file is None:
             index: Any = faiss.read_index(str(file))
             codes = faiss.rev_swig_ptr(index.codes.data(), index.codes.size())
             return index, codes.view(np.float16).reshape(index.ntotal, index.d)
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
     index.nprobe = min(PROBES, index.nlist)
-    return index, rows
+    return index, np.load(rows_file, mmap_mode="r", allow_pickle=False)
 
 
 def nearest_rows(
@@ -108,7 +108,7 @@ def nearest_rows(
     order = np.lexsort((positions, -scores), axis=-1)
     scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
     if is_exact and wanted < len(rows):
-        # Where not all of some equal rows are wanted, FAISS and torch keep any of them.
+        # If only some of the equal rows are wanted, FAISS and torch keep any of them.
         for number in np.flatnonzero(scores[:, k - 1] == scores[:, -1]):
             best = _best_of_all(rows, queries[number : number + 1], k, distance)
             scores[number, :k], positions[number, :k] = best

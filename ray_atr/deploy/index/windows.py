@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from ray_atr.common.digests import digest_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.runtime import is_inside_a_cluster, start_ray
-from ray_atr.common.settings import shortened
+from ray_atr.common.settings import refuse, shortened
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
 from ray_atr.deploy.index.archive import OTHER_AUDIO, Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.options import IndexEncoding
+from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
@@ -121,8 +122,8 @@ def encode_sounds(
                 _encode(retriever, batch)
                 batch.clear()
             if not batch or len(ended) > batch_size:
-                pending = {id(reading) for reading, _ in batch}
-                for reading in [one for one in ended if id(one) not in pending]:
+                pending = {reading for reading, _ in batch}
+                for reading in [one for one in ended if one not in pending]:
                     ended.remove(reading)
                     yield _finished(retriever, reading)
     finally:
@@ -163,7 +164,7 @@ def _finished(retriever: Retriever, reading: _Reading) -> EncodedSound:
         return EncodedSound(reading.sound, reading.digest, error=reading.error)
     embedded = torch.stack(reading.vectors)
     if not bool((embedded.norm(dim=-1) > LOWEST_NORM).all()):
-        return EncodedSound(reading.sound, reading.digest, error="the model's embedding of it is zero")
+        return EncodedSound(reading.sound, reading.digest, error="the model's embedding of it is zero or not finite")
     length = retriever.audio_tower.front_end.clip_seconds
     starts = [number * length for number in range(len(embedded))]
     if len(starts) > 1:
@@ -193,10 +194,14 @@ def uses_ray(encoding: IndexEncoding) -> bool:
 
 
 def sound_encoder(
-    checkpoint: str, archive: str, batch_size: int
+    checkpoint: str, model: str, archive: str, batch_size: int
 ) -> Callable[[Sequence[ArchivedSound]], list[EncodedSound]]:
-    """A function that encodes a job of sounds, by a retriever and an archive at locations that every node must reach."""
+    """A function that encodes a job of sounds, by a retriever and an archive at locations that every node must reach. ValueError
+    if the retriever there is not the one with the fingerprint `model`.
+    """
     retriever = Retriever.from_pretrained(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu")
+    if model_fingerprint(retriever) != model:
+        raise refuse("checkpoint", checkpoint, "the same model on every node")
     read = open_archive(archive).read
     return lambda sounds: list(encode_sounds(retriever, sounds, read, batch_size=batch_size, threads=1))
 
@@ -215,6 +220,6 @@ def encode_archive(
     jobs = [waiting[start : start + SOUNDS_IN_A_JOB] for start in range(0, len(waiting), SOUNDS_IN_A_JOB)]
     gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
     each = Resources(gpus=gpus, processes=encoding.encoders, threads=1, setting="--encoders")
-    encoder = partial(sound_encoder, checkpoint, archive.place, encoding.batch_size)
+    encoder = partial(sound_encoder, checkpoint, model_fingerprint(retriever), archive.place, encoding.batch_size)
     for _, encoded in run_jobs(jobs, encoder, ray=each):
         yield from encoded

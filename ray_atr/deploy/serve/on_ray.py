@@ -26,7 +26,7 @@ from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.current import CurrentIndex
 from ray_atr.deploy.index.search import Match
-from ray_atr.deploy.index.shards import OpenShard, ShardedIndex, read_manifests
+from ray_atr.deploy.index.shards import OpenShard, ShardedIndex, read_first
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.batching import BusyError
 from ray_atr.deploy.serve.limits import ServerLimits
@@ -37,7 +37,7 @@ AT_A_TIME = 64
 SHARD_SECONDS = 60.0
 """Time limit for a shard's answer."""
 SIZES_SECONDS = 5.0
-"""The same for its sizes, which it knows: `/health` asks for them again and again, and each request holds a thread meanwhile."""
+"""Time limit for a shard's sizes, which need no search: `/health` asks for them often, and each request holds a thread."""
 logger = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ class RemoteShard:
         try:
             answer, error = self.handle.answer.remote(self.model, name, given).result(timeout_s=seconds)
         except RayTaskError:
-            # The shard did answer, with an error of ours, which trying again does not mend.
+            # The shard did answer, with an error that would come again.
             raise
         except (TimeoutError, RayError, RayServeException) as lost:
             logger.warning("a shard of the index does not answer", exc_info=lost)
@@ -128,10 +128,11 @@ class AppReplica:
     """The app with its retriever, and with the index or its remote shards."""
 
     def __init__(self, server: RayServer, *shards: DeploymentHandle) -> None:
-        first = read_manifests(server.indexes)[0]
+        first = read_first(server.indexes)
         opened: list[OpenShard] = [RemoteShard(shard, first.model) for shard in shards]
         if not shards:
-            opened = [CurrentIndex(place, server.audio) for place in server.indexes]
+            only = CurrentIndex(server.indexes[0], server.audio)
+            opened, first = [only], only.index.manifest
         index = ShardedIndex(opened, first, checkpoint=server.checkpoint)
         self.asgi = create_app(index, token=server.token, hosts=server.hosts, limits=server.limits)
 
@@ -149,8 +150,8 @@ def start_serving(server: RayServer) -> None:
 
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
-    # Raises mistakes in one line, before anything starts.
-    ShardedIndex([], read_manifests(server.indexes)[0], checkpoint=server.checkpoint).open_models()
+    # Mistakes are raised before anything starts.
+    ShardedIndex([], read_first(server.indexes), checkpoint=server.checkpoint).open_models()
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.
@@ -169,14 +170,19 @@ def start_serving(server: RayServer) -> None:
     ]
     most = server.limits.most_waiting
     app = serve.deployment(name="app", ray_actor_options=on_gpu, max_queued_requests=most, **both)(AppReplica)
-    serve.run(app.bind(server, *shards), name=NAME, route_prefix="/")
+    try:
+        serve.run(app.bind(server, *shards), name=NAME, route_prefix="/")
+    except BaseException:
+        # On a cluster it would stay, and the next start would be refused.
+        serve.shutdown()
+        raise
 
 
 def serve_on_ray(server: RayServer, is_ready: Callable[[], None]) -> None:
     """`start_serving`, then wait until interrupted, and shut Serve down."""
     start_serving(server)
-    is_ready()
     try:
+        is_ready()
         while True:
             time.sleep(1)
     finally:

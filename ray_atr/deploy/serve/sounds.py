@@ -31,7 +31,7 @@ def decode_upload(data: bytes, limits: ServerLimits) -> tuple[Waveform, int]:
 
 
 def stretch(data: bytes, name: str, start: float, seconds: float) -> bytes:
-    """A WAV file of `seconds` of a sound from `start` (s). ValueError if it is not audio, or ends before."""
+    """A WAV file of `seconds` of a sound from `start` (s). ValueError if it is not audio, or ends before `start`."""
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             rate = file.samplerate

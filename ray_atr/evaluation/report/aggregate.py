@@ -23,7 +23,8 @@ from ray_atr.objectives import PRESETS
 from ray_atr.training.run_folder import METRIC, includes_metric, short_names
 
 NUM_SEEDS = "num_seeds"
-CONDITIONS = (DATA, DATA_SOURCE, TEST_SPLIT, MEASURED, NOISE)
+QUERIES = (DATA, DATA_SOURCE, TEST_SPLIT, MEASURED)
+CONDITIONS = (*QUERIES, NOISE)
 """What a comparison is made under, and none chooses among: the data, the queries, and their noise."""
 
 
@@ -55,6 +56,11 @@ def under_same_conditions(points: pd.DataFrame, runs: Runs) -> list[pd.DataFrame
     """The points in groups that have the data, the split and the noise ratio in common."""
     varied = [path for path in CONDITIONS if path in runs.varied]
     return [group for _, group in points.groupby(varied, dropna=False)] if varied else [points]
+
+
+def of_other_queries(points: pd.DataFrame, runs: Runs) -> list[str]:
+    """The paths by which the points are measured on other data or another split."""
+    return differing(points, [path for path in QUERIES if path in runs.varied])
 
 
 def lowest_noise(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:

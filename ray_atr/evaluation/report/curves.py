@@ -14,7 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from ray_atr.common.table import written
-from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_name
+from ray_atr.evaluation.report.aggregate import (
+    NUM_SEEDS,
+    QUERIES,
+    aggregate,
+    differing,
+    in_reading_order,
+    point_name,
+)
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, Runs
 from ray_atr.evaluation.report.style import QUIET, RC, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, language_groups, of_whom
@@ -153,7 +160,7 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
     points = in_reading_order(points, varied)
     if points[x].nunique() > MOST_VALUES or points.groupby(others, dropna=False).ngroups > MOST_LINES:
         # Points sampled at random hardly share their other settings.
-        others = [OBJECTIVE]
+        others = [OBJECTIVE, *(path for path in QUERIES if path in others)]
     names_objective = points[OBJECTIVE].nunique() > 1 or others == [OBJECTIVE]
     return {
         point_name(frame.iloc[0], others, names_objective=names_objective) or "R@1": frame.sort_values(x)

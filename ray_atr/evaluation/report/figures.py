@@ -9,7 +9,15 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ray_atr.evaluation.report.aggregate import aggregate, lowest_noise, point_names, row_dicts
+from ray_atr.evaluation.report.aggregate import (
+    aggregate,
+    lowest_noise,
+    of_other_queries,
+    point_name,
+    point_names,
+    row_dicts,
+    under_same_conditions,
+)
 from ray_atr.evaluation.report.read import MEMORY, OBJECTIVE, Runs
 from ray_atr.evaluation.report.style import QUIET, RC, SPARE_COLOURS, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, of_whom
@@ -43,16 +51,15 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 by language at the lowest noise ratio, saved as PNG; None if there is one language only.
 
     A bar is one point, named by everything in which points differ. If there are more points than fit, the figure has the best of
-    each objective, and says so. A language that some trials were not trained on is marked.
+    each objective on each data set, and says so. A language that some trials were not trained on is marked.
     """
     languages = runs.languages
     if len(languages) < 2:
         return None
     points, noise = lowest_noise(aggregate(runs, [f"{way}/{code}/recall_at_1" for way in ARROWS for code in languages]))
     most = min(max(MOST_BARS // len(languages), FEWEST_GROUPED), MOST_NAMED)
-    shown = (
-        points if len(points) <= most else _best_of_each(points, f"text_to_audio/{languages[0]}/recall_at_1").head(most)
-    )
+    first = f"text_to_audio/{languages[0]}/recall_at_1"
+    shown = points if len(points) <= most else _best_of_each(points, first, runs).head(most)
     names = point_names(shown, runs)
     look = looks(names)
     colours = [look[name]["color"] for name in names]
@@ -63,7 +70,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
         grid = figure.subplots(len(ARROWS), 1, sharex=True)
         figure.subplots_adjust(left=0.075, right=0.865, top=0.93, bottom=0.08, hspace=0.24)
         for axes, (direction, title) in zip(grid, ARROWS.items(), strict=True):
-            axes.set_title(", ".join(filter(None, [title, noise, _left_out(shown, points)])))
+            axes.set_title(", ".join(filter(None, [title, noise, _left_out(shown, points, runs)])))
             axes.set_ylabel("R@1 (%)")
             for index, (name, row) in enumerate(zip(names, row_dicts(shown), strict=True)):
                 positions = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
@@ -91,8 +98,9 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either.
 
-    It has every point of the sweep, and the front of those that nothing beats in both. The legend names the points, the best
-    first. If there are more than can be named, it names the best of each objective; points of one objective then look alike.
+    It has every point of the sweep and, for each data set, the front of those that nothing beats in both. The legend names the
+    points, the best first. If there are more than can be named, it names the best of each objective on each data set; points of
+    one objective on one data set then look alike.
     """
     points, noise = lowest_noise(aggregate(runs))
     if RECALL not in points:
@@ -106,9 +114,11 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
     ]
     if not costs:
         return None
-    best = _best_of_each(points, RECALL)
+    best = _best_of_each(points, RECALL, runs)
     named = points if len(points) <= MOST_NAMED else best
-    names = pd.Series(point_names(points, runs), points.index) if named is points else points[OBJECTIVE]
+    paths = of_other_queries(points, runs)
+    called = point_names(points, runs) if named is points else [point_name(row, paths) for row in row_dicts(points)]
+    names = pd.Series(called, points.index)
     look = looks(list(dict.fromkeys(names)))
     with rc_context(RC):
         figure = Figure(figsize=(5.2 * len(costs) + 1.2, 3.9))
@@ -118,9 +128,10 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         for axes, (metric, label, scale) in zip(grid, costs, strict=True):
             shown = points.dropna(subset=[metric])
             axes.set_xlabel(label)
-            axes.set_title(", ".join(filter(None, [noise, _left_out(named, points, "named: ")])))
-            on_front = shown.iloc[pareto_front(list(zip(-shown[metric], shown[RECALL], strict=True)))]
-            axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
+            axes.set_title(", ".join(filter(None, [noise, _left_out(named, points, runs, "named: ")])))
+            for group in under_same_conditions(shown, runs):
+                on_front = group.iloc[pareto_front(list(zip(-group[metric], group[RECALL], strict=True)))]
+                axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
             for name, (_, row) in zip(names, points.iterrows(), strict=True):
                 axes.plot(
                     scale * row[metric], 100 * row[RECALL], linestyle="none", markeredgecolor="white",
@@ -131,7 +142,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         grid[0].set_ylabel(f"R@1 text→audio, {of_whom(TRAINED, runs)} (%)", fontsize=9)
         grid[0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
         if len(named) > len(best):
-            handles = dict(zip(names, axes.lines[1:], strict=True))
+            handles = dict(zip(names, axes.lines[-len(names) :], strict=True))
             ordered = names[points.sort_values(RECALL, ascending=False, kind="stable").index]
             axes.legend(
                 [handles[name] for name in ordered], ordered, loc="upper left", bbox_to_anchor=(1.02, 1.0),
@@ -139,8 +150,8 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
             )  # fmt: skip
         else:
             figure.draw_without_rendering()
-            # The best of each objective in the last panel has its name beside it.
-            last = _best_of_each(shown, RECALL)
+            # The best points of the last panel have their names beside them.
+            last = _best_of_each(shown, RECALL, runs)
             ends = [
                 (scale * row[metric], 100 * row[RECALL], name, look[name]["color"])
                 for name, row in zip(names[last.index], row_dicts(last), strict=True)
@@ -150,16 +161,18 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
     return path
 
 
-def _best_of_each(points: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The best point of each objective by a metric, in reading order."""
-    return points.sort_values(metric, ascending=False, kind="stable").drop_duplicates(OBJECTIVE).sort_index()
+def _best_of_each(points: pd.DataFrame, metric: str, runs: Runs) -> pd.DataFrame:
+    """The best point of each objective on each data set by a metric, in reading order."""
+    best_first = points.sort_values(metric, ascending=False, kind="stable")
+    return best_first.drop_duplicates([OBJECTIVE, *of_other_queries(points, runs)]).sort_index()
 
 
-def _left_out(shown: pd.DataFrame, points: pd.DataFrame, what: str = "") -> str:
+def _left_out(shown: pd.DataFrame, points: pd.DataFrame, runs: Runs, what: str = "") -> str:
     """Words of a title about the points that a figure does not show, or name; empty if there are none."""
     if len(shown) == len(points):
         return ""
-    return f"{what}{len(shown)} of {len(points)} points, the best of each objective"
+    of_each = " on each data set" if of_other_queries(points, runs) else ""
+    return f"{what}{len(shown)} of {len(points)} points, the best of each objective{of_each}"
 
 
 def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[str, float]:

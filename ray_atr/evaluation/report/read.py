@@ -118,12 +118,13 @@ class Runs:
     @property
     def measured_sets(self) -> list[tuple[str, str]]:
         """(data set by its name in the manifest, split) of the finished trials' numbers."""
-        splits = {TEST: TEST_SPLIT, VALIDATION: "data.validation_split"}
+        paths = {TEST: TEST_SPLIT, VALIDATION: "data.validation_split"}
         splits_of_sets = {
-            (name, str(experiment.get(splits[split], splits[split])))
+            (name, str(split))
             for info, experiment in zip(self.infos, self.experiments, strict=True)
             for name in sets_of(info) or ["unknown"]
-            for split in self.measured_on
+            for path in map(paths.__getitem__, self.measured_on)
+            for split in (self.finished[path].unique() if path in self.finished else [experiment.get(path, path)])
         }
         return sorted(splits_of_sets)
 

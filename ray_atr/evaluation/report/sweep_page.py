@@ -99,15 +99,18 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         ],
         commands=[str(info.get("command", "")) for info in runs.infos],
         written=time.strftime("%Y-%m-%d %H:%M"),
-        is_synthetic="soundscapes" in _sources(runs),
+        synthetic=_synthetic(runs),
     )
 
 
-def _sources(runs: Runs) -> set[Any]:
-    """The `data.source` of the trials, which a sweep may vary."""
-    if DATA_SOURCE in runs.trials:
-        return set(runs.trials[DATA_SOURCE])
-    return {experiment.get(DATA_SOURCE) for experiment in runs.experiments}
+def _synthetic(runs: Runs) -> str:
+    """The first words of the warning that data are synthetic; empty if no trial's are."""
+    # A sweep may vary the source.
+    of_base = [experiment.get(DATA_SOURCE) for experiment in runs.experiments]
+    sources: set[Any] = set(runs.trials.get(DATA_SOURCE, of_base))
+    if "soundscapes" not in sources:
+        return ""
+    return "Trained" if len(sources) == 1 else "Some trials were trained"
 
 
 def _title(runs: Runs) -> str:

@@ -45,9 +45,11 @@ class Consensus(Correspondence):
         return _ConsensusEstimator(pairs, self)
 
     def require_several(self, most: int) -> None:
-        """ValueError if no clip has more captions, over all languages, than one."""
+        """ValueError if no clip has several captions in the trained languages; `most` is the largest number that one has."""
         if most < 2:
-            raise refuse("objective.correspondence", self.name, "on clips with several captions or languages")
+            raise refuse(
+                "objective.correspondence", self.name, "on clips with several captions in the trained languages"
+            )
 
 
 class _ConsensusEstimator(MixtureEstimator):

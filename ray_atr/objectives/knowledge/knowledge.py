@@ -218,7 +218,7 @@ class KnowledgeBaseObjective(Knowledge):
     )
     captions: str | None = setting(
         None,
-        "Parquet or JSON-lines file (clip_id, caption) whose captions replace the source's; none: its own",
+        "Parquet or JSON-lines file (clip_id, caption), or its URL, whose captions replace the source's; none: its own",
         path="always",
     )
     text_entries: str = setting(
@@ -233,7 +233,7 @@ class KnowledgeBaseObjective(Knowledge):
     storage: str = inherited(SnapshotSettings, "storage")
     index: str = inherited(SnapshotSettings, "index")
     exact_up_to: int = inherited(SnapshotSettings, "exact_up_to")
-    probes: int = setting(16, "lists that ivf searches per query, and breadth / 4 of hnsw's search", at_least=1)
+    probes: int = setting(16, "lists that ivf searches per query; a quarter of hnsw's efSearch", at_least=1)
     refresh: str = setting(
         "re_encode",
         "where a new base comes from: re_encode, the published encoders encode the source in the background; "

@@ -65,6 +65,8 @@ def solve_across_ranks(
     own = ranks.own(len(a))
     if len(a) < ranks.size or tuple(cost.shape) != (own.stop - own.start, len(b)):
         raise refuse("cost", tuple(cost.shape), f"{own.stop - own.start} of {len(a)} rows, and {len(b)} columns")
+    if most < 1:
+        raise refuse("max_iterations", most, "[1, inf)")
     require_marginal("rows", a, len(a))
     require_marginal("columns", b, len(b))
     least, most_cost = torch.aminmax(cost.detach())

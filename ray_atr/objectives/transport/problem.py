@@ -27,7 +27,8 @@ class Problem:
     log_range: (max c - min c) / epsilon, the range of the kernel's logarithms. Given if the cost holds only some rows of a
     checked one, else computed.
 
-    Raises ValueError if cost holds NaN or infinity, epsilon <= 0, mass is outside (0, 1], or marginals are not as above.
+    Raises ValueError if cost holds NaN or infinity, epsilon <= 0, mass is outside (0, 1] or would be lost in the rounding of the
+    cost's number type, or marginals are not as above.
     """
 
     cost: Tensor
@@ -44,6 +45,11 @@ class Problem:
             raise refuse("epsilon", self.epsilon, "(0, inf)")
         if not 0 < self.mass <= 1:
             raise refuse("transport_mass", self.mass, "(0, 1]")
+        if self.mass < 1 and self.mass < (least_mass := torch.finfo(self.cost.dtype).eps):
+            number = str(self.cost.dtype).removeprefix("torch.")
+            raise refuse(
+                "transport_mass", self.mass, f"at least {least_mass:.2g} in {number}: less is lost in rounding"
+            )
         for name, marginal, size in zip(("rows", "columns"), (self.rows, self.columns), self.cost.shape, strict=True):
             if marginal is not None:
                 require_marginal(name, marginal, size)

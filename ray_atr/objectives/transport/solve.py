@@ -97,7 +97,7 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     import ot
 
     # Only to check cost and mass: the exact problem has no epsilon.
-    Problem(cost.detach(), epsilon=1.0, mass=float(mass))
+    Problem(cost.detach().double(), epsilon=1.0, mass=float(mass))
     N, M = cost.shape
     costs = cost.detach().double().cpu().numpy()
     # A constant changes no plan of a given mass. Of costs that are all negative, the solver says that there is none.
@@ -204,9 +204,9 @@ def log_plan(
 def matching_loss(
     cost: Tensor, epsilon: float, *, mass: float = 1.0, target: Tensor | None = None, **options: Unpack[SolveOptions]
 ) -> tuple[Tensor, TransportPlan]:
-    """(KL(target || pi) = sum target log(target / pi), the plan), with the exact gradient to the cost [N, N].
+    """(KL(target || pi) = sum target log(target / pi), the plan), with the exact gradient to the cost [N, M].
 
-    target   [N, N], any total mass; None is I/N, or diag(rows) if marginals are given.
+    target   [N, M], any total mass; None is I/N, or diag(rows) if marginals are given, which needs M = N.
     options  those of `solve`, as are cost, epsilon and mass.
 
     The envelope theorem gives the gradient if the plan is balanced and the target has its marginals, the active-set solve
@@ -221,6 +221,10 @@ def matching_loss(
     >>> bool(right < 0.01 < wrong)
     True
     """
+    if target is None and cost.shape[:1] != cost.shape[1:]:
+        raise refuse("cost", tuple(cost.shape), "a tensor [N, N] without a target")
+    if target is not None and target.shape != cost.shape:
+        raise refuse("target", tuple(target.shape), f"a tensor {list(cost.shape)}, as the cost is")
     plan = solve(cost, epsilon, mass=mass, **options)
     rows, columns = options.get("rows"), options.get("columns")
     if target is None and rows is not None:

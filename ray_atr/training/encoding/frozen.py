@@ -75,7 +75,7 @@ class FrozenTower:
     @property
     def checkpoint(self) -> str | None:
         """Where all of the tower's weights come from; None if some are drawn from the seed."""
-        return None if getattr(self.settings, "allow_mismatch", ()) else checkpoint_of(self.settings)
+        return complete_checkpoint(self.settings)
 
     def build(self) -> Any:
         """The tower as training builds it, in evaluation mode, on the device that one of its workers has."""
@@ -112,6 +112,11 @@ class FrozenTower:
             return None
         tokenizer = self.tokenizer and self.tokenizer.name
         return {"seed": self.seed, "model": model, "files": files, "tokenizer": tokenizer}
+
+
+def complete_checkpoint(settings: AudioSettings | TextSettings) -> str | None:
+    """Where all of a tower's weights come from; None if some are drawn from the seed."""
+    return None if getattr(settings, "allow_mismatch", ()) else checkpoint_of(settings)
 
 
 @cache

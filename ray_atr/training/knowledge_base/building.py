@@ -22,8 +22,8 @@ from ray_atr.training.knowledge_base.prototypes import (
     centroids_of,
     kmeans_sample,
     nearest,
-    numbered,
     pool,
+    prototype_numbers,
     prototypes,
     together,
 )
@@ -110,7 +110,7 @@ def build_parts(
     pools = [together(list(parts)) for parts in zip(*each("pool", centroids), strict=True)]
     # Texts that are not clustered separately are in the clusters of their audio.
     is_separate = len(centroids) > 1
-    numbers = [numbered((pool if is_separate else pools[0]).counts) for pool in pools]
+    numbers = [prototype_numbers((pool if is_separate else pools[0]).counts) for pool in pools]
     P = max(int(pool.max(initial=-1)) for pool in numbers) + 1
     pooled = [prototypes(pool, clusters, P) for pool, clusters in zip(pools, numbers, strict=True)]
     C = min(settings.prototypes, each("count")[0])

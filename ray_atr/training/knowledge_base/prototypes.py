@@ -105,7 +105,7 @@ def together(pools: list[Pool]) -> Pool:
     return Pool(counts, np.maximum.reduce(values) if is_max else np.add.reduce(values))
 
 
-def numbered(counts: NDArray[np.int64]) -> NDArray[np.int32]:
+def prototype_numbers(counts: NDArray[np.int64]) -> NDArray[np.int32]:
     """The number of each centroid's prototype [C], counted without gaps; -1 for a cluster that k-means left empty."""
     has_any = counts > 0
     return np.where(has_any, np.cumsum(has_any) - 1, -1).astype(np.int32)

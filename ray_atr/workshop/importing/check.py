@@ -23,7 +23,7 @@ from ray_atr.common.storage import StorageError, file_exists
 from ray_atr.common.table import terminal_width, text_table
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
-from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
+from ray_atr.data.schema import Clip, check_clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.workshop.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
 from ray_atr.workshop.importing.import_options import Check
@@ -32,7 +32,6 @@ from ray_atr.workshop.importing.sources.source import UNUSUAL_SPLIT, unusual_spl
 EXAMPLES = 3
 OTHER_LANGUAGE, MOSTLY = "{} caption is in another language", 0.5
 """The remark, and the share of a language's captions above which it becomes a problem."""
-TRAIN = SPLITS[0]
 ROWS_TOGETHER = 1024
 """Rows of a split whose order is checked together."""
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -81,8 +80,9 @@ class Report:
         """Whether the set is fit for training, for evaluation only, or not at all."""
         if not self.is_fit:
             return "NOT fit for use"
-        if TRAIN not in self.manifest.splits:
-            return f"fit for evaluation; to train on it, name a split with --data.train_split: none is called {TRAIN}"
+        for split, setting, purpose in (("train", "train_split", "evaluation"), ("val", "validation_split", "use")):
+            if split not in self.manifest.splits:
+                return f"fit for {purpose}; to train on it, name a split with --data.{setting}: none is called {split}"
         return "fit for use"
 
 

@@ -233,6 +233,7 @@ class ExtraCaptions:
 
     def __init__(self, files: Sequence[str], source: Source) -> None:
         self.by_language: dict[str, dict[str, tuple[str, ...]]] = {}
+        self.repeated: dict[tuple[str, str], str] = {}
         self.joined: Counter[tuple[str, str]] = Counter()
         self.unequal: Counter[str] = Counter()
         self.clips: Counter[str] = Counter()
@@ -254,7 +255,7 @@ class ExtraCaptions:
         earlier = self.by_language.setdefault(language, {})
         for clip_id, texts in captions_of_clips.items():
             if clip_id in earlier:
-                raise ValueError(f"{file}: clip {clip_id} has {language} captions in an earlier file too")
+                self.repeated[language, clip_id] = file
             earlier[clip_id] = schema.check_captions({language: texts}, f"{file}, clip {clip_id}")[language]
 
     def joined_to(self, entry: Entry) -> dict[str, Sequence[str]]:
@@ -269,6 +270,9 @@ class ExtraCaptions:
             texts = by_clip.get(entry.clip_id) or by_clip.get(entry.alias)
             if texts is None:
                 continue
+            # Only now: two parts of Clotho have files of one name, whose clips have other ids.
+            if file := self.repeated.get((language, entry.clip_id)) or self.repeated.get((language, entry.alias)):
+                raise ValueError(f"{file}: clip {entry.clip_id} has {language} captions in an earlier file too")
             if language in captions:
                 has = f"the source itself has {language} captions"
                 raise ValueError(f"clip {entry.clip_id}: {has}; give other languages")

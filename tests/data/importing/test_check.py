@@ -82,6 +82,12 @@ def test_a_split_that_training_does_not_look_for_is_remarked(tmp_path: Path, spl
     assert any(line.endswith(f": {says}") for line in summary(report.manifest))
 
 
+def test_a_set_without_a_validation_split_is_not_trained_on_as_it_is(tmp_path: Path) -> None:
+    report = check(tmp_path, [clip(0), clip(1, "test")])
+    wanted = "fit for use; to train on it, name a split with --data.validation_split: none is called val"
+    assert page(report)[-1] == wanted
+
+
 def test_a_changed_or_missing_shard_is_a_problem(tmp_path: Path) -> None:
     write_clips(tmp_path / "set", [clip(index) for index in range(9)], name="toy", licence="CC0", clips_per_shard=3)
     changed = tmp_path / "set" / "train-00001.parquet"

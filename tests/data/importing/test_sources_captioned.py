@@ -251,6 +251,35 @@ def test_clotho_parts_become_splits(tmp_path: Path, pattern: str) -> None:
     assert entries[1].captions["eng"][4] == " development two.wav caption 4"
 
 
+def test_a_name_that_two_parts_of_clotho_have_is_two_clips(tmp_path: Path) -> None:
+    """The published tables have five; an import of the whole set was refused."""
+    header = ["file_name", *(f"caption_{number}" for number in range(1, 6))]
+    for part, names in (
+        ("validation", ("Bus.wav", "Knocking .wav")),
+        ("evaluation", ("Bus.wav", "Knocking.wav", "Rain.wav")),
+    ):
+        rows = [[name, *(f"{part} {name} {number}" for number in range(5))] for name in names]
+        write_csv(tmp_path / "in" / f"clotho_captions_{part}.csv", header, *rows)
+        for pitch, name in enumerate(names):
+            write_tone(tmp_path / "in" / part / name, pitch=300 + 50 * pitch + len(part))
+    french = [
+        f"fra={write_csv(tmp_path / 'val.csv', header, ['Bus.wav', *'abcde'])}",
+        f"fra={write_csv(tmp_path / 'test.csv', header, ['Bus.wav', *'abcde'], ['Rain.wav', *'abcde'])}",
+    ]
+    manifest = import_data_set(Clotho(source=str(tmp_path / "in")), tmp_path / "out", captions=french)
+    rows_of = {split: list(iterate_rows(manifest, split)) for split in ("val", "test")}
+    ids = {split: [row["clip_id"] for row in rows] for split, rows in rows_of.items()}
+    assert ids == {
+        "val": ["validation/Bus", "validation/Knocking"],
+        "test": ["evaluation/Bus", "evaluation/Knocking", "Rain"],
+    }
+    assert rows_of["test"][0]["captions"]["eng"][0] == "evaluation Bus.wav 0"
+    # Whose captions those of a name alone are cannot be told.
+    assert [row["clip_id"] for rows in rows_of.values() for row in rows if "fra" in row["captions"]] == ["Rain"]
+    with pytest.raises(ValueError, match=r"test.csv: clip Rain has fra captions in an earlier file too"):
+        import_data_set(Clotho(source=str(tmp_path / "in")), tmp_path / "again", captions=[french[1], french[1]])
+
+
 def test_clotho_audio_of_another_part_is_not_taken(tmp_path: Path) -> None:
     make_clotho(tmp_path, {"development": "development"})
     shutil.move(tmp_path / "development", tmp_path / "evaluation")
@@ -279,6 +308,7 @@ def test_clotho_real_tables(shared_data: Path, tmp_path: Path) -> None:
         "test": 1_045,
     }
     assert all(len(entry.captions["eng"]) == 5 for entry in entries)
+    assert len({entry.clip_id for entry in entries} | {one.clip_id for one in absent}) == 5_929
 
 
 def test_clotho_captions_of_another_language_join_by_file_name(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from ray_atr.workshop.importing.sources import Absent, Entry
@@ -37,6 +38,14 @@ def test_the_fifth_fold_is_the_test_split_and_options_override(tmp_path: Path) -
     for folds in (("train=1,5", "held_out=2"), ("train=1", "held_out=2", "train=5")):
         chosen = Esc50(source=root, folds=folds)
         assert Counter(entry.split for entry in chosen.entries()) == {"train": 8, "held_out": 4}
+
+
+def test_folds_that_pandas_wrote_are_the_same(tmp_path: Path) -> None:
+    root = make_esc50(tmp_path / "set")
+    written = list(Esc50(source=str(root)).entries())
+    table = pd.read_csv(root / "meta" / "esc50.csv")
+    table.astype({"fold": float}).to_csv(root / "meta" / "esc50.csv", index=False)
+    assert list(Esc50(source=str(root), folds=("train=1,2,3", "val=4")).entries()) == written
 
 
 @pytest.mark.parametrize(

@@ -862,6 +862,17 @@ def test_a_row_that_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> N
     assert [one.clip_id for one in found if isinstance(one, Absent)] == ["c"]
 
 
+def test_no_clip_has_the_path_of_another_as_its_id(tmp_path: Path) -> None:
+    """Further captions are by id or by path: those of `a.wav` were joined to `a.wav.wav` too."""
+    write_tone(tmp_path / "in" / "a.wav.wav")
+    rows = [{"path": "a.wav", "caption": "one"}, {"path": "a.wav.wav", "caption": "two"}]
+    root = make_folder(tmp_path / "in", rows=rows)
+    write_rows(tmp_path / "de.csv", [{"path": row["path"], "caption": row["path"]} for row in rows])
+    manifest = import_data_set(TableSource(source=str(root)), tmp_path / "out", captions=[f"de={tmp_path}/de.csv"])
+    found = {row["clip_id"]: row["captions"]["deu"] for row in iterate_rows(manifest, "train")}
+    assert found == {"a": ["a.wav"], "a.wav.wav": ["a.wav.wav"]}
+
+
 def test_ids_keep_the_extension_where_two_clips_would_share_one(tmp_path: Path) -> None:
     rows = [{"path": path, "caption": path} for path in ("a.wav", "a.flac", "sub/b.flac")]
     root = make_folder(tmp_path / "set", rows=rows)
@@ -941,6 +952,9 @@ def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Pat
         called = make_folder(tmp_path / names[0], rows=[{"path": "a.wav", **dict.fromkeys(names, "x y")}])
         source = TableSource(source=str(called), caption_column=names)
         assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["eng", "fra", "jpn"]
+    greek = make_folder(tmp_path / "greek", rows=[{"path": "a.wav", "greek": "x", "western frisian": "y"}])
+    source = TableSource(source=str(greek), caption_column=("greek", "western frisian"))
+    assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["ell", "fry"]
 
 
 @pytest.mark.parametrize("names", [("caption", "french"), ("en", "french", "Chinese (Simplified)"), ("txt", "french")])

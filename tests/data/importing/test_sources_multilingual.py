@@ -116,6 +116,29 @@ def test_the_tables_of_the_code_that_made_them_are_read_by_the_columns_that_it_u
     assert "score" in remark.text
 
 
+@pytest.mark.parametrize(("column", "suffix"), [("youtube_id", ""), ("youtube_id", ".wav"), ("file_name", ".wav")])
+def test_names_of_clotho_with_blanks_around_them_are_found(tmp_path: Path, column: str, suffix: str) -> None:
+    """Nine of the evaluation split have one, and cells are read without them. The ids are those of an import of Clotho."""
+    rows = [[f"{name}{suffix}", "a caption", "ein Text"] for name in ("Heat duct ", " Porto")]
+    write_table(tmp_path / "clotho_test_cleaned.csv", [column, "caption", "German"], rows)
+    for name in ("Heat duct ", " Porto"):
+        write_tone(tmp_path / "audio" / f"{name}.wav")
+    found = [one for one in Multilingual(source=str(tmp_path)).entries() if isinstance(one, Entry)]
+    assert [entry.clip_id for entry in found] == ["Heat duct", "Porto"]
+
+
+@pytest.mark.parametrize("folders", [("evaluation", "validation"), ("clotho_audio_evaluation", "development")])
+def test_of_two_recordings_of_one_name_that_of_the_split_is_taken(tmp_path: Path, folders: tuple[str, str]) -> None:
+    """Clotho has some: `Bus(Drive_Reverse)_1-2.wav` is in evaluation and in validation."""
+    write_table(
+        tmp_path / "clotho_test_cleaned.csv", ["youtube_id", "caption", "German"], [["Bus_1-2", "a bus", "ein Bus"]]
+    )
+    for folder in folders:
+        write_tone(tmp_path / "audio" / folder / "Bus_1-2.wav")
+    (entry,) = [one for one in Multilingual(source=str(tmp_path)).entries() if isinstance(one, Entry)]
+    assert entry.place.file == f"{tmp_path}/audio/{folders[0]}/Bus_1-2.wav"
+
+
 @pytest.mark.parametrize(
     ("header", "row", "words"),
     [

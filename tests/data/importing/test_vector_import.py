@@ -61,6 +61,11 @@ def test_the_command_that_trains_can_be_pasted(
     said = capsys.readouterr().out
     assert said.startswith("importing\n"), "after a line, one each ten seconds says that it goes on"
     assert f"train on it: ray-atr train --recipe vectors --data.source '{tmp_path}/my vectors'" in said
+    Path(files["table"]).write_text("audio_row,caption\n0,a dog\n1,rain\n", encoding="utf-8")
+    run(["vectors", *words, "--out", str(tmp_path / "train alone")], "prepare")
+    said = capsys.readouterr().out
+    assert "to train on it, it needs clips in train and in val" in said
+    assert "ray-atr train" not in said
 
 
 def test_a_blank_id_contradicts_nothing(files: dict[str, str], tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Clotho v2: clips of 15 to 30 s from Freesound with five captions each.
 
 K. Drossos et al., "Clotho: an Audio Captioning Dataset", ICASSP 2020. Layout: `clotho_captions_development.csv` (file_name,
-caption_1 ... caption_5) and a folder `development` with the audio; likewise validation and evaluation.
+caption_1 ... caption_5) and a folder `development` with the audio; likewise validation and evaluation. A clip's id is the name of
+its file; of the five names that are in two of the parts, with the part in front (`evaluation/Bus(Drive_Reverse)_1-2`).
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +16,7 @@ from typing import ClassVar
 from ray_atr.common.settings import setting
 from ray_atr.common.storage import locate
 from ray_atr.workshop.importing.sources import source
-from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.read_table import Row, read_table
 
 SPLIT_OF = {"development": "train", "validation": "val", "evaluation": "test"}
 CAPTION_COLUMNS = tuple(f"caption_{number}" for number in range(1, 6))
@@ -44,16 +46,26 @@ class Clotho(source.Source):
         parts = [part for part in SPLIT_OF if f"clotho_captions_{part}.csv" in tables]
         if not parts:
             raise ValueError(f"{folder}: no clotho_captions_development.csv, _validation.csv or _evaluation.csv")
-        for part in parts:
+        rows = {
+            part: list(read_table(f"{folder}/{tables[f'clotho_captions_{part}.csv']}", ("file_name", *CAPTION_COLUMNS)))
+            for part in parts
+        }
+        count = Counter(_name_of(row) for of_part in rows.values() for _, row in of_part)
+        for part, of_part in rows.items():
             files = audio.get(part) or audio.get(f"clotho_audio_{part}") or {}
-            table = f"{folder}/{tables[f'clotho_captions_{part}.csv']}"
-            for at, row in read_table(table, required=("file_name", *CAPTION_COLUMNS)):
-                clip_id = source.stem(row["file_name"]).strip()
-                if not clip_id:
+            for at, row in of_part:
+                name = _name_of(row)
+                if not name:
                     raise ValueError(f"{at}: the row names no clip")
                 captions = tuple(row[column] for column in CAPTION_COLUMNS)
                 if not all(text.strip() for text in captions):
                     raise ValueError(f"{at}: a caption of {row['file_name']} is blank")
-                place = source.AudioLocation(f"{audio_folder}/{files[clip_id]}") if clip_id in files else None
+                clip_id = name if count[name] == 1 else f"{part}/{name}"
+                place = source.AudioLocation(f"{audio_folder}/{files[name]}") if name in files else None
                 absent = f"{row['file_name']} is not in a folder {part}"
                 yield source.entry_of(clip_id, place, {"eng": captions}, SPLIT_OF[part], absent=absent)
+
+
+def _name_of(row: Row) -> str:
+    """The name of a clip's file, without suffix and blanks around it."""
+    return source.stem(row["file_name"]).strip()

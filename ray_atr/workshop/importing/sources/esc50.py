@@ -59,10 +59,12 @@ class Esc50(source.Source):
         folder = locate(self.source, keeps_links=True)
         audio = source.audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50.csv"
-        rows = list(read_table(table, required=["filename", "fold", "category"]))
-        split_of = _splits(self.folds, {row["fold"] for _, row in rows})
-        for _, row in rows:
-            if (split := split_of.get(row["fold"])) is not None:
+        rows = [row for _, row in read_table(table, required=["filename", "fold", "category"])]
+        # pandas writes whole numbers as 1.0 if a cell of their column is empty.
+        folds = [source.cell_of(row, "fold").removesuffix(".0") for row in rows]
+        split_of = _splits(self.folds, set(folds))
+        for row, fold in zip(rows, folds, strict=True):
+            if (split := split_of.get(fold)) is not None:
                 captions = {code: (say(row["category"], code),) for code in self.languages}
                 yield _entry(row, audio.get(source.stem(row["filename"])), captions, split)
 

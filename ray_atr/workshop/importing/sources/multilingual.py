@@ -73,9 +73,7 @@ class Multilingual(source.Source):
         lost = repeated = 0
         columns: dict[str, str] = {}
         seen: set[tuple[str, ...]] = set()
-        split = next(
-            (source.SPLIT_OF[word] for word in re.split(r"[/_.]", path.lower()) if word in source.SPLIT_OF), "test"
-        )
+        split = _split_in(path) or "test"
         for at, row in read_table(f"{folder}/{path}", required=("caption",)):
             if not columns:
                 columns = self._columns(row, at)
@@ -104,7 +102,7 @@ class Multilingual(source.Source):
             yield source.Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
         if repeated:
             yield source.Remark(f"{path}: {counted(repeated, 'row')} left out: another one says the same")
-        find = self._audio(folder, path)
+        find = self._audio(folder, path, split)
         for clip_id, clip in clips.items():
             slots: dict[str, dict[int, str]] = {code: {} for code in columns}
             for slot, texts in enumerate(rows[clip_id]):
@@ -117,10 +115,19 @@ class Multilingual(source.Source):
         if lost:
             yield source.unaligned(lost)
 
-    def _audio(self, folder: Location, path: str) -> Callable[[source.ListedClip], source.AudioLocation | None]:
+    def _audio(
+        self, folder: Location, path: str, split: str
+    ) -> Callable[[source.ListedClip], source.AudioLocation | None]:
         """A function that finds the audio of a clip of a table: at its path beside the table, or by its name."""
         below, files = path.rpartition("/")[0], frozenset(source.list_files(folder))
-        by_name = source.audio_below(locate(self.audio or self.source, keeps_links=True))
+        place = locate(self.audio or self.source, keeps_links=True)
+        # Clotho has recordings of one name in two splits: the one in a folder of the table's split comes last, and stays.
+        found = sorted(source.list_files(place), key=lambda file: _split_in(file.rpartition("/")[0]) == split)
+        by_name = {
+            source.stem(file).strip(): source.AudioLocation(f"{place}/{file}")
+            for file in found
+            if source.is_audio(file)
+        }
 
         def find(clip: source.ListedClip) -> source.AudioLocation | None:
             name = source.cell_of(clip.place, "file_name")
@@ -163,6 +170,11 @@ def tag_of(column: str) -> str:
     return match[1] if match else NAMES.get(column.strip(), "")
 
 
+def _split_in(path: str) -> str:
+    """The split that a word of a path names; empty if there is none."""
+    return next((source.SPLIT_OF[word] for word in re.split(r"[/_.]", path.lower()) if word in source.SPLIT_OF), "")
+
+
 def _named(row: Mapping[str, Any]) -> str:
-    """The id of a row's clip: AudioCaps' video, Clotho's file."""
-    return source.stem(next(filter(None, (source.cell_of(row, name) for name in (*NAMED, "file_name"))), ""))
+    """The id of a row's clip: AudioCaps' video, Clotho's file without the blanks that some names begin or end with."""
+    return source.stem(next(filter(None, (source.cell_of(row, name) for name in (*NAMED, "file_name"))), "")).strip()

@@ -251,13 +251,11 @@ def _relative(path: str) -> str:
 
 
 def _ids(clips: Mapping[str, source.ListedClip]) -> dict[str, str]:
-    """The id of each path: its own, else the path without its audio suffix, or with it where two would be called alike."""
-    short = {path: clip.given_id or source.without_suffix(_relative(clip.place)) for path, clip in clips.items()}
-    count = Counter(short.values())
-    return {
-        path: name if clips[path].given_id or count[name] == 1 else _relative(clips[path].place)
-        for path, name in short.items()
-    }
+    """The id of each path: its own, else the path without its audio suffix, or with it where another clip has that id or path."""
+    full = {path: _relative(clip.place) for path, clip in clips.items()}
+    short = {path: clip.given_id or source.without_suffix(full[path]) for path, clip in clips.items()}
+    count = Counter(short.values()) + Counter(full.values())
+    return {path: name if clips[path].given_id or count[name] == 1 else full[path] for path, name in short.items()}
 
 
 def _draw_splits(clips: Mapping[str, source.ListedClip], contents: Mapping[str, str]) -> Counter[str]:
