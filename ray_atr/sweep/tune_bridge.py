@@ -167,7 +167,7 @@ def _recorder(queue: TrialQueue, recording: Recording, is_over: Callable[[], boo
 
         looked: float | None = None
         """When room of dead processes was looked for; None before a trial has failed."""
-        nodes: set[str] = set()
+        nodes: Set[str] = frozenset()
         """The nodes that there were when the last trial started."""
 
         def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
