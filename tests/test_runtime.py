@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import socket
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+from ray.exceptions import RayTaskError
 
 from ray_atr.cli.parse import run_script
 from ray_atr.common import runtime
@@ -20,6 +23,7 @@ from ray_atr.common.runtime import (
     differences_of_code,
     home,
     require_answer,
+    task_errors,
 )
 from tests.support.scripts import load_script
 
@@ -48,6 +52,22 @@ def test_a_cluster_at_an_ipv6_address_is_found() -> None:
         pytest.skip("no IPv6 here")
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
         require_answer(f"[::1]:{server.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (ValueError("train-0.parquet: missing"), "train-0.parquet: missing"),
+        (FileNotFoundError(2, "No such file or directory", "a.wav"), "[Errno 2] No such file or directory"),
+    ],
+)
+def test_an_error_on_another_node_names_it(cause: Exception, said: str) -> None:
+    here = ray.util.get_node_ip_address()
+    for address, where in ((here, ""), ("10.0.0.2", " (on the node 10.0.0.2)")):
+        error = RayTaskError("job", f"ray::job() (pid=1, ip={address})", copy.copy(cause))
+        with pytest.raises(type(cause)) as raised, task_errors():
+            raise error.as_instanceof_cause()
+        assert str(raised.value).removesuffix(": 'a.wav'") == said + where
 
 
 @pytest.mark.parametrize("address", ["", "auto", "local"])

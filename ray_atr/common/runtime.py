@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import logging
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -47,6 +48,8 @@ DECIDING_PACKAGES = [
 CONNECT_SECONDS = 10
 ROOM_SECONDS = 600
 """How long work waits for its first process, while resources become free or a cluster grows."""
+ANSWER_SECONDS = 60
+"""How long each node of a cluster has to say which files it has; its process starts meanwhile."""
 STARTS = 3  # tries to start a Ray, which gives its node 30 s to appear
 
 
@@ -269,14 +272,59 @@ def task_errors() -> Iterator[None]:
         cause, attempts = error.cause, "Failed to apply UDF transform after "
         # Ray adds lines about its attempts, of which there was one, and about its own settings.
         texts = [arg.partition(f"\n{attempts}")[0] if isinstance(arg, str) else arg for arg in cause.args]
-        cause.args = tuple(text for text in texts if not str(text).startswith(attempts))
+        texts = [text for text in texts if not str(text).startswith(attempts)]
+        where = other_node_of(str(error))
+        if isinstance(cause, OSError) and cause.strerror:
+            cause.strerror += where
+        elif texts and isinstance(texts[-1], str):
+            texts[-1] += where
+        cause.args = tuple(texts)
         raise cause from error
+
+
+def other_node_of(text: str) -> str:
+    """` (on the node ADDRESS)` if the text of an error of Ray is about a process on another node; else empty.
+
+    A file that is missing there may well be here. Ray's errors tell their node in words alone.
+    """
+    import ray
+
+    told = re.search(r"\bip=([\w.:]+)", text)
+    return f" (on the node {told[1]})" if told is not None and told[1] != ray.util.get_node_ip_address() else ""
 
 
 def this_node() -> str:
     """Ray's name of this process's node; empty if Ray is not imported or not running."""
     ray = sys.modules.get("ray")
     return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+
+
+def require_on_all_nodes(name: str, folder: Path, file: Path) -> None:
+    """ValueError, with the name, if another node of the cluster does not have this file of a folder that its processes use.
+
+    Nodes without CPUs run none. A node that goes away, or does not answer within a minute, is not counted. Does nothing
+    without Ray.
+    """
+    if not (here := this_node()):
+        return
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    asked: dict[Any, str] = {}
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] != here and node["Resources"].get("CPU"):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            exists = ray.remote(os.path.exists).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+            asked[exists.remote(str(file))] = node["NodeManagerHostname"]
+    lacking = []
+    for answer in ray.wait([*asked], num_returns=len(asked), timeout=ANSWER_SECONDS)[0] if asked else []:
+        with contextlib.suppress(ray.exceptions.RayError):
+            if not ray.get(answer):
+                lacking.append(asked[answer])
+    if lacking:
+        nodes = ", ".join(sorted(lacking))
+        allowed = f"a folder that every node mounts (--out, RAY_ATR_HOME), or a URL; it is missing on {nodes}"
+        raise refuse(name, str(folder), f"{allowed}; --ray never uses this node alone")
 
 
 def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:

@@ -101,6 +101,13 @@ def cluster_nodes() -> list[Placed]:
     return nodes
 
 
+def living_nodes() -> set[str]:
+    """Ray's names of the cluster's nodes."""
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
 def free_room_of_dead_processes() -> None:
     """Remove those of this command's placement groups whose creator has died: the room of a killed trial's workers.
 

@@ -87,6 +87,12 @@ class Recording:
             for listener in self.listeners:
                 listener.trial_stopped(trial)
 
+    def lost(self, trial: TrialFolder) -> None:
+        """A trial's node was lost; it will go on from its last checkpoint."""
+        trial.update(status=PENDING)
+        for listener in self.listeners:
+            listener.trial_lost(trial)
+
     def failed(self, trial: TrialFolder, error: str) -> None:
         if trial.is_finished:
             # Its process died after the result was recorded.
@@ -162,6 +168,10 @@ class ConsoleProgress(SweepListener):
     def trial_stopped(self, trial: TrialFolder) -> None:
         self.marks.pop(trial.trial_id, None)
         self.echo(f"{self._head(trial)}  stopped early, after {counted(self._spared(trial), 'epoch')}")
+
+    def trial_lost(self, trial: TrialFolder) -> None:
+        self.marks.pop(trial.trial_id, None)
+        self.echo(f"{self._head(trial)}  its node was lost; it will go on from its last checkpoint")
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.marks.pop(trial.trial_id, None)

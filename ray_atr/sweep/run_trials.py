@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +15,9 @@ from typing import Any
 
 from ray_atr.common.override import override, with_absolute_paths
 from ray_atr.common.progress import Echo
-from ray_atr.common.runtime import start_ray
+from ray_atr.common.runtime import require_on_all_nodes, start_ray
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import file_exists
+from ray_atr.common.storage import Location, file_exists
 from ray_atr.sweep.placement import cluster_nodes, concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording
@@ -109,19 +110,23 @@ def sweep(
         def is_over() -> bool:
             return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
-        # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
-        dropped = () if racing is None else racing.dropped
-        # Trials that run one after the other are dropped from a race before they start.
-        needs_scheduler = use_ray or plan.scheduler == ASHA
-        scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, dropped) if needs_scheduler else None
+        def scheduler() -> Any:
+            # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
+            dropped = () if racing is None else racing.dropped
+            return make_scheduler(plan, base.train.epochs, run, queue.trials, dropped)
+
         if use_ray:
             echo(_announcement(queue, slots))
             with frozen_garbage():
-                run_with_tune(queue, home, slots, scheduler, recording, is_over)
+                run_with_tune(queue, home, slots, scheduler(), recording, is_over)
+                while queue.waiting and not is_over():
+                    # Trials whose nodes were lost after the last one had started, when Tune asks for no more.
+                    run_with_tune(queue, home, slots, scheduler(), recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
-                _run_in_process(queue, home, scheduler, recording, is_over)
+                # Trials that run one after the other are dropped from a race before they start.
+                _run_in_process(queue, home, scheduler() if plan.scheduler == ASHA else None, recording, is_over)
             finally:
                 _nothing_runs_any_more(queue.trials)
     if racing is not None and queue.is_done and failure.reason is None:
@@ -162,6 +167,7 @@ def _make_ready(
     if use_ray:
         start_ray()
         seconds["Ray"] = time.monotonic() - before
+        _require_shared(run.path)
     base = decide_scaling(run, run.experiment, queue, concurrency, cluster_nodes() if use_ray else [], echo)
     experiments, before = _experiments(base, queue), time.monotonic()
     for experiment in experiments:
@@ -175,6 +181,14 @@ def _make_ready(
     for listener in listeners:
         listener.inputs_ready(seconds)
     return slots
+
+
+def _require_shared(folder: Location) -> None:
+    """ValueError if the run folder is on this node's disk alone: trials on other nodes could not write to it."""
+    if isinstance(folder, Path):
+        # A new file, as an earlier run may have left a folder of this name on another node.
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-") as seen:
+            require_on_all_nodes("run folder", folder, Path(seen.name))
 
 
 def _result(queue: TrialQueue, failure: str | None, *, is_out_of_time: bool) -> SweepResult:

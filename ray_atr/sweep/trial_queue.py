@@ -68,6 +68,7 @@ class TrialQueue:
         self._open: list[int] = []  # places of the entries that had not ended when last looked at
         self._proposals = plan.search.proposals(self.history)
         self.waiting: deque[TrialFolder] = deque()
+        self._losses: dict[str, int] = {}  # by trial, how often it was lost with its node
         for recorded in recorded_trials(run, without_seed=bool(plan.seeds)):
             self._add(recorded.point, retry_failed)
         if not plan.search.is_adaptive and (plan.num_points is not None or plan.search.is_finite):
@@ -127,6 +128,16 @@ class TrialQueue:
         for name in (ERROR_FILE, TRACEBACK_FILE):
             (trial.folder / name).unlink(missing_ok=True)
         return trial
+
+    def again(self, trial: TrialFolder) -> bool:
+        """Put a trial that was lost with its node at the front; False if that has happened more often than its
+        `scaling.max_failures`.
+        """
+        losses = self._losses[trial.trial_id] = self._losses.get(trial.trial_id, 0) + 1
+        if losses > self.run.experiment_of(trial).scaling.max_failures:
+            return False
+        self.waiting.appendleft(trial)
+        return True
 
     def order_by(self, place: Callable[[TrialFolder], int]) -> None:
         """Sort the waiting trials by `place`; the order of equal ones is kept."""

@@ -9,15 +9,15 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from ray_atr.common.override import override
 from ray_atr.common.redaction import redact
-from ray_atr.common.runtime import WORKER_CPU_SHARE, own_handlers
+from ray_atr.common.runtime import WORKER_CPU_SHARE, other_node_of, own_handlers
 from ray_atr.common.storage import file_exists, write_text
-from ray_atr.sweep.placement import free_room_of_dead_processes
+from ray_atr.sweep.placement import free_room_of_dead_processes, living_nodes
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
@@ -37,6 +37,9 @@ from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 # A file error as Python prints it; missing files and permissions have classes of their own.
 DISK_ERROR = re.compile(r"^\W*OSError: \[Errno \d+\] ([^\n:]+): '([^'\n]+)'", re.MULTILINE)
+# Ray's words for an actor whose node is gone, and for one that does not answer: its process, or its node.
+NODE_LOST, NO_ANSWER = re.compile(r"\bnode (has )?died\b"), "The actor is temporarily unavailable"
+LOSS_SECONDS = 30.0  # Ray's time to find that a node that does not answer is gone
 # A trial's own process only waits for its workers; Tune does not allow 0.
 TRIAL_PROCESS_CPUS = 0.01
 LOOK_SECONDS = 2.0  # between two looks for room that a killed trial has left reserved
@@ -79,7 +82,7 @@ def run_with_tune(
         run_config=tune.RunConfig(
             name=f"tune-{time.strftime('%Y%m%d-%H%M%S')}",
             storage_path=ray_storage(run.path),
-            callbacks=[_recorder(run, recording, is_over)],
+            callbacks=[_recorder(queue, recording, is_over)],
             stop=_stopper(is_over),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
@@ -153,17 +156,19 @@ def _stopper(is_over: Callable[[], bool]) -> Any:
     return OutOfTime()
 
 
-def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool]) -> Any:
+def _recorder(queue: TrialQueue, recording: Recording, is_over: Callable[[], bool]) -> Any:
     from ray.tune import Callback
 
     def folder_of(trial: Any) -> TrialFolder:
-        return run.trial(trial.config["trial_id"])
+        return queue.run.trial(trial.config["trial_id"])
 
     class Recorder(Callback):
         """Passes Tune's events on. Lives in the driver only."""
 
         looked: float | None = None
         """When room of dead processes was looked for; None before a trial has failed."""
+        nodes: Set[str] = frozenset()
+        """The nodes that there were when the last trial started."""
 
         def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
             # The processes of a trial die one after the other, some after its error is known.
@@ -172,6 +177,7 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
                 free_room_of_dead_processes()
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            self.nodes = living_nodes()
             recording.started(folder_of(trial))
 
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
@@ -182,7 +188,10 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             folder = folder_of(trial)
-            recording.failed(folder, _error_of(folder, trial))
+            if _is_lost_with_its_node(trial, self.nodes) and not folder.is_finished and queue.again(folder):
+                recording.lost(folder)
+            else:
+                recording.failed(folder, _error_of(folder, trial))
             self.looked = time.monotonic()
 
     return Recorder()
@@ -196,9 +205,7 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     path = folder.folder / ERROR_FILE
     if file_exists(path):
         return path.read_text(encoding="utf-8").strip()
-    file = getattr(trial, "error_file", None)
-    text = Path(file).read_text(encoding="utf-8").strip() if file else ""
-    if not text:
+    if not (text := _text_of_error(trial)):
         return "the trial's process died"
     write_text(folder.folder / TRACEBACK_FILE, redact(text) + "\n", is_private=True)
     if matches := DISK_ERROR.findall(text):
@@ -209,7 +216,28 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     if line == last and LOW_MEMORY in text:
         # The trial's own process was ended; Ray's last line is advice on its settings.
         line = ENDED_FOR_MEMORY.format("")
-    return f"{line} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
+    return f"{line}{other_node_of(text)} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
+
+
+def _is_lost_with_its_node(trial: Any, nodes: Set[str]) -> bool:
+    """Whether a trial's own process ended with one of the nodes. Ray Train restarts workers that are lost alone."""
+    text = _text_of_error(trial)
+    if TrialError.__qualname__ in text:
+        return False
+    if NODE_LOST.search(text) or NO_ANSWER not in text:
+        return NODE_LOST.search(text) is not None
+    deadline = time.monotonic() + LOSS_SECONDS
+    while nodes <= living_nodes():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _text_of_error(trial: Any) -> str:
+    """What Tune has written of a trial's error; empty if it has written nothing."""
+    file = getattr(trial, "error_file", None)
+    return Path(file).read_text(encoding="utf-8").strip() if file else ""
 
 
 def run_in_tune(config: dict[str, Any], run: str, home: str, shown: Sequence[str] = ()) -> None:

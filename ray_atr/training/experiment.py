@@ -241,7 +241,12 @@ class ScalingSettings(Settings):
         path="always",
         words=("",),
     )
-    max_failures: int = setting(1, "times a trial's workers are restarted from the last checkpoint", at_least=0)
+    max_failures: int = setting(
+        1,
+        "times a trial's workers are restarted from the last checkpoint, and times that a trial is whose own process was lost "
+        "with its node",
+        at_least=0,
+    )
     encoders: int = setting(
         0,
         "processes that encode a knowledge base's source, through Ray Data; 0: the base's own process does it. "

@@ -15,15 +15,15 @@ from ray_atr.common.caches import cache_folder, cache_key, mark_used
 from ray_atr.common.digests import DIGESTS_FILE, digest_of
 from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import Echo, silent
-from ray_atr.common.runtime import WORKER_CPU_SHARE
+from ray_atr.common.runtime import WORKER_CPU_SHARE, require_on_all_nodes
 from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import Location, fetched, file_exists, locate, read_bytes
+from ray_atr.common.storage import Location, fetched, file_exists, is_local, locate, read_bytes
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_complete, long_audio
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.noise import Noise
-from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
+from ray_atr.data.shards import MANIFEST_FILE, Manifest, read_captions, read_manifest, require_complete
 from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.data.stream import steps_in_shards
 from ray_atr.models.adaptation import merge_updates, without_updates
@@ -179,6 +179,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, echo: E
         folder = str(ensure_soundscapes(experiment.data.soundscapes, home / "data", echo=echo))
     else:
         folder = str(locate(experiment.data.source, keeps_links=True))
+    if use_ray and is_local(locate(folder)):
+        require_on_all_nodes("data.source", Path(folder), Path(folder) / MANIFEST_FILE)
     manifest = read_manifest(folder)
     tokenizer = _tokenizer(experiment, manifest, home)
     if experiment.train.learning_rate == "auto":

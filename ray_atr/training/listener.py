@@ -35,5 +35,9 @@ class SweepListener:
         """A scheduler ended the trial early."""
         self.trial_changed(trial)
 
+    def trial_lost(self, trial: TrialFolder) -> None:
+        """Its node was lost; it will start again, and go on from its last checkpoint."""
+        self.trial_changed(trial)
+
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.trial_changed(trial)

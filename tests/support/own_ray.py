@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -54,11 +54,13 @@ class Head:
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
         return done.stdout
 
-    def run(self, *words: str, timeout: int, python: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Ray's command, which starts Ray's processes by `python` if that is given."""
+    def run(
+        self, *words: str, timeout: int, python: Path | None = None, within: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Ray's command, which starts Ray's processes by `python` if that is given. `within` starts the command itself."""
         ray = [Path(sys.executable).with_name("ray")] if python is None else [sys.executable, "-c", RAY, python]
         return subprocess.run(
-            [*ray, *words],
+            [*within, *ray, *words],
             cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
@@ -72,15 +74,20 @@ def environment_without_ray() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2, takes_jobs: bool = True) -> Iterator[Head]:
+def own_ray(
+    home: Path, *, nodes: int = 1, cpus: int = 2, takes_jobs: bool = True, hidden: Path | None = None
+) -> Iterator[Head]:
     """Start `nodes` nodes of `cpus` CPUs each, every one with an object store of its own; ends them and nothing else.
 
-    Without `takes_jobs` there is no dashboard, what runs there is told `ray_address`, and workers are forks.
+    Without `takes_jobs` there is no dashboard, what runs there is told `ray_address`, and workers are forks. The folder `hidden`
+    is empty for the processes of all nodes but the first, none of which are forks.
     """
     # Ray waits 30 s for a node to register and no setting of it changes that; a busy machine can take longer.
-    with contextlib.nullcontext() if takes_jobs else forking_python() as python:
+    # A fork would have the folders of the process that it is a fork of.
+    forks = not takes_jobs and hidden is None
+    with forking_python() if forks else contextlib.nullcontext() as python:
         for starts_left in (2, 1, 0):
-            with started_ray(home, nodes=nodes, cpus=cpus, takes_jobs=takes_jobs, python=python) as said:
+            with started_ray(home, nodes=nodes, cpus=cpus, takes_jobs=takes_jobs, python=python, hidden=hidden) as said:
                 if isinstance(said, Head):
                     yield said
                     return
@@ -89,7 +96,9 @@ def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2, takes_jobs: bool = Tru
 
 
 @contextlib.contextmanager
-def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool, python: Path | None) -> Iterator[Head | str]:
+def started_ray(
+    home: Path, *, nodes: int, cpus: int, takes_jobs: bool, python: Path | None, hidden: Path | None
+) -> Iterator[Head | str]:
     """One try of `own_ray`: the head, or what Ray printed when it did not start."""
     # Socket names must stay short, so not under pytest's own long folder.
     with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
@@ -110,7 +119,8 @@ def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool, python: 
         try:
             for number in range(nodes):
                 size = ("--num-cpus", str(cpus), "--disable-usage-stats")
-                done = head.run("start", *node, *ports_of_a_node(), *size, timeout=240, python=python)
+                within = without(hidden) if number and hidden is not None else ()
+                done = head.run("start", *node, *ports_of_a_node(), *size, timeout=240, python=python, within=within)
                 if done.returncode != 0:
                     break
                 if node[0] == "--head":
@@ -127,6 +137,12 @@ def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool, python: 
         finally:
             # `ray stop` would end every Ray of the machine.
             end_processes_of(temporary)
+
+
+def without(folder: Path) -> list[str]:
+    """What a command runs within, by which it finds this folder empty, as on a machine with disks of its own."""
+    hides = 'mount -t tmpfs none "$0" && exec "$@"'
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", hides, str(folder)]
 
 
 def ports_of_a_node() -> list[str]:

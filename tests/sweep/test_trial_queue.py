@@ -56,6 +56,21 @@ def accept(point: Any) -> None:
     """A check that refuses nothing."""
 
 
+def test_a_lost_trial_is_the_next_one_as_often_as_it_may_be(tmp_path: Path) -> None:
+    base = override(EXPERIMENT, {"scaling.max_failures": 2})
+    run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{"seed": 0}, {"seed": 1}])), accept)
+    first = queue.next()
+    assert first is not None
+    for _ in range(2):
+        assert queue.again(first)
+        following = queue.next()
+        assert following is not None
+        assert following.trial_id == first.trial_id
+    assert not queue.again(first)
+    assert [trial["seed"] for trial in handed_out(queue)] == [1]
+
+
 def test_a_trial_scores_what_its_last_epoch_reached_and_once_finished_its_best(run: RunFolder) -> None:
     (trial,) = TrialQueue(run, SweepPlan(FixedPoints([{"data.noise.ratio": 0.2}])), accept).trials
     for epoch, recall in enumerate((0.4, 0.6, 0.5), 1):

@@ -22,6 +22,7 @@ from ray_atr.sweep.tune_bridge import (
     TRIAL_PROCESS_CPUS,
     _asker,
     _error_of,
+    _is_lost_with_its_node,
     resources_by_trial,
     resources_of_trial_process,
 )
@@ -49,6 +50,19 @@ def test_the_first_cause_is_told_without_the_name_of_its_class(tmp_path: Path) -
     text = TRACEBACK.replace("KeyError: 3", "".join(traceback.format_exception_only(TrialError("worker 1 died: why"))))
     error = _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, text))
     assert error == f"worker 1 died: why ({tmp_path / TRACEBACK_FILE})"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_lost"),
+    [
+        ("The actor died unexpectedly before finishing this task.\nThe actor died because its node has died.", True),
+        ("The actor died unexpectedly before finishing this task.\nThe worker died.", False),
+        # Ray Train has restarted its workers as often as it may.
+        ("its node has died\nray_atr.training.ray_train.TrialError: worker 1 died: its node is gone", False),
+    ],
+)
+def test_a_trial_is_lost_with_its_node_alone(tmp_path: Path, text: str, is_lost: bool) -> None:
+    assert _is_lost_with_its_node(failed_in_tune(tmp_path, text), set()) == is_lost
 
 
 @pytest.mark.parametrize(

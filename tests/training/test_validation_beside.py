@@ -19,6 +19,7 @@ from torch import Tensor
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
+from ray_atr.training import epoch_validation
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_validation import SplitValidator, Validated, start_validator
 from ray_atr.training.experiment import Experiment
