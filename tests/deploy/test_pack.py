@@ -306,6 +306,20 @@ def test_captions_have_the_same_vectors_in_parts_and_the_parts_are_said(
     assert said == [f"{min(7 * n, 80)} of 80 captions encoded" for n in range(1, 13)]
 
 
+def test_a_pack_of_an_encoder_with_low_rank_updates_is_opened_again(inputs: Path, tmp_path: Path) -> None:
+    model = save_retriever(tmp_path / "model", **{"text.adapt.lora_rank": 2})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora" in name:
+                parameter.add_(0.3)
+    model.save_pretrained(tmp_path / "model")
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", "pack"))
+    encoder = Retriever.from_pretrained(packed(tmp_path, tmp_path / "out", onnx=False).folder).text_tower
+    assert isinstance(encoder, WithWords)
+    expected = encode_captions(model.text_tower, [("a low tone", "eng")])
+    torch.testing.assert_close(encode_captions(encoder.encoder, [("a low tone", "eng")]), expected)
+
+
 def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     make_tones(tmp_path / "audio", 1)
     with pytest.raises(ValueError, match=r"--audio: got '.*audio'; allowed a \.npy file or a data set of vectors"):
