@@ -320,6 +320,20 @@ def test_a_pack_of_an_encoder_with_low_rank_updates_is_opened_again(inputs: Path
     torch.testing.assert_close(encode_captions(encoder.encoder, [("a low tone", "eng")]), expected)
 
 
+@pytest.mark.parametrize("method", ["both", "audio", "m2m"])
+def test_a_pack_names_the_languages_that_it_was_trained_on(inputs: Path, tmp_path: Path, method: str) -> None:
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("pack"))
+    table = pd.read_csv(inputs / "pairs.csv")
+    of_test = table[(table["split"] == "test") & (table["language"] == "eng")].assign(language="pol")
+    pd.concat([table, of_test]).to_csv(tmp_path / "pairs.csv", index=False)
+    settings = None if method == "both" else {**QUICK, "data.languages": "eng,deu"}
+    given = str(inputs / "audio.npy"), str(tmp_path / "pairs.csv"), str(inputs / "model"), tmp_path / "out"
+    options, text = PackOptions(method=method, onnx=False), str(inputs / "english.npy")
+    made = make_pack(*given, space_text=text, options=options, settings=settings, echo=lambda message: None)
+    # Which languages the encoder of `m2m` has learned is not known.
+    assert Retriever.from_pretrained(made.folder).languages == (() if method == "m2m" else ("eng", "deu"))
+
+
 def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     make_tones(tmp_path / "audio", 1)
     with pytest.raises(ValueError, match=r"--audio: got '.*audio'; allowed a \.npy file or a data set of vectors"):

@@ -127,8 +127,9 @@ def make_pack(
         fit = _fit if options.method == "both" else _train
         retriever = fit(experiment, home, echo, foreign, side)
         seconds = time.monotonic() - started
-        # `m2m` learns no language itself: its text tower may have learned any.
-        retriever.languages = () if options.method == "m2m" else tuple(foreign.languages)
+        if options.method == "m2m":
+            # It learns no language itself: its text tower may have learned any.
+            retriever.languages = ()
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
         audio = torch.from_numpy(_audio_of(foreign, asked.clip_ids))
         after = _scores(audio, asked.captions, _placed(retriever, foreign.pairs, side.vectors, split))
@@ -244,7 +245,11 @@ def _fit(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, si
     words = frequent_words(captions, most_words(side.vectors.shape[1], space.audio.shape[1]))
     echo(f"fitting {len(rows):,} captions and {len(words):,} words")
     tower = WithWords(side.tower, words)
-    return _packed(experiment.model, tower, side.settings, fit_projection(tower, side.vectors[rows], captions, wanted))
+    projection = fit_projection(tower, side.vectors[rows], captions, wanted)
+    retriever = _packed(experiment.model, tower, side.settings, projection)
+    learned = {space.pairs[row].language for row in rows}
+    retriever.languages = tuple(language for language in space.languages if language in learned)
+    return retriever
 
 
 def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, side: TextSide) -> Retriever:
@@ -262,7 +267,9 @@ def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, 
     prepared = prepare(experiment, home / "home", use_ray=False, echo=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
     trained = Retriever.from_pretrained(home / "trial" / BEST)
-    return _packed(trained.settings, side.tower, side.settings, trained.text_projection)
+    retriever = _packed(trained.settings, side.tower, side.settings, trained.text_projection)
+    retriever.languages = trained.languages
+    return retriever
 
 
 def _packed(model: ModelSettings, tower: TextTower, text: TextSettings, projection: nn.Module) -> Retriever:
