@@ -312,6 +312,9 @@ class TransformersTextTower(TextTower):
 
     def __init__(self, settings: TransformersText, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
+        if model.config.model_type == "clap_text_model" and settings.pooling != "pooler":
+            # As `text_encoder` makes it; that of a whole ClapModel has one.
+            setattr(model, "pooler", None)  # noqa: B010 (nn.Module's declared attribute type has no None)
         self.model, self.tokenizer = model, tokenizer
         if settings.plain_words:
             read_plain_words(tokenizer)

@@ -77,6 +77,15 @@ def test_a_frozen_tower_that_an_earlier_model_left_in_the_folder_is_not_read(tmp
     assert all(torch.equal(found[name], value) for name, value in retriever.state_dict().items())
 
 
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_a_text_encoder_out_of_a_whole_clap_is_opened_again(tmp_path: Path, pooling: str) -> None:
+    text = TransformersText(checkpoint=str(tiny.clap(tmp_path / "clap", has_words=True)), pooling=pooling)
+    retriever = build_retriever(ModelSettings(audio=SmallCnn(width=16), text=text))
+    retriever.save_pretrained(tmp_path / "saved")
+    found = Retriever.from_pretrained(tmp_path / "saved").encode_text(["a dog barks"])
+    assert torch.equal(found, retriever.eval().encode_text(["a dog barks"]))
+
+
 def pair(name: str, home: Path) -> Retriever:
     lora = Adaptation(lora_rank=2)
     frozen = Adaptation(is_frozen=True)
