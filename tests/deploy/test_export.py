@@ -22,6 +22,7 @@ from ray_atr.deploy.export import exporting
 from ray_atr.deploy.export.clap import stock_tokeniser
 from ray_atr.deploy.export.exporting import TARGETS, Exported, ExportInputs, export, loaded_vectors, plain, same_lists
 from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
+from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.model_settings import ModelSettings
@@ -385,6 +386,17 @@ def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, t
             made(audio, text, **settings), target, tmp_path / "out", asked=ExportInputs([], [], []), echo=lambda _: None
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_named_best_outside_of_a_run_is_exported_under_its_own_name(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
+    # As in `/models/best`, which has no third folder above it.
+    shallow = Path("/") / f"{tmp_path.name}-best"
+    monkeypatch.setattr(exporting, "find_checkpoint", lambda _: Checkpoint(shallow / "best"))
+    (tmp_path / "exports" / "best-clap").mkdir(parents=True)
+    (tmp_path / "exports" / "best-clap" / "file").touch()
+    with pytest.raises(ValueError, match=r"out: got '.*/exports/best-clap'; allowed a new or empty folder"):
+        export(shallow, "clap")
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, monkeypatch):
