@@ -121,6 +121,10 @@ class TransformersAudioTower(AudioTower):
             # Only masked-prediction training uses it.
             if name.endswith("masked_spec_embed"):
                 parameter.requires_grad_(False)
+        for module in model.modules():
+            if "enable_fusion" in vars(module):
+                # A fused CLAP gets a clip as its only view. The branch for longer clips cannot be in a graph.
+                vars(module)["enable_fusion"] = False
         if self.model_type == "clap_audio_model":
             self.width = int(model.config.patch_embeds_hidden_size * 2 ** (len(model.config.depths) - 1))
         else:

@@ -27,7 +27,8 @@ from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train_tokenizer
+from ray_atr.models.sentence_transformers import SentenceTransformersAudio
+from ray_atr.models.text import Bert, SmallTransformer, Sonar, TransformersText, XlmRoberta, train_tokenizer
 from ray_atr.objectives.pairs.learned import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.denied import deny
@@ -58,12 +59,13 @@ def made(tmp_path_factory):
     home = tmp_path_factory.mktemp("towers")
 
     @functools.cache
-    def checkpoint(kind: str) -> str:
-        return str(getattr(tiny, kind)(home / kind))
+    def checkpoint(kind: str, **options: bool) -> str:
+        return str(getattr(tiny, kind)(home / "-".join([kind, *options]), **options))
 
     towers: dict[str, Any] = {
         "htsat": lambda: Htsat(checkpoint=checkpoint("clap")),
         "htsat_1s": lambda: Htsat(checkpoint=checkpoint("clap"), clip_seconds=1.0),
+        "htsat_fused": lambda: Htsat(checkpoint=checkpoint("clap", is_fused=True)),
         "htsat_half_s": lambda: Htsat(checkpoint=checkpoint("clap"), clip_seconds=0.5),
         "ast": lambda: Ast(checkpoint=checkpoint("ast")),
         "wav2vec2": lambda: TransformersAudio(checkpoint=checkpoint("wav2vec2")),
@@ -72,6 +74,7 @@ def made(tmp_path_factory):
         "resnet38": lambda: ResNet38(width_divisor=16, checkpoint=None),
         "xlm_roberta": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta"), pooling="pooler"),
         "xlm_roberta_mean": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta")),
+        "roberta": lambda: TransformersText(checkpoint=checkpoint("clap", has_words=True)),
         "bert": lambda: Bert(checkpoint=checkpoint("bert")),
         "sonar": lambda: Sonar(checkpoint=checkpoint("sonar")),
         "plain_xlm_roberta": lambda: XlmRoberta(
@@ -177,6 +180,7 @@ def test_the_command_and_the_targets_name_the_same_formats():
         pytest.param("onnx", "small_cnn", "bert", {"metric": "mahalanobis"}, marks=ONNX),
         pytest.param("onnx", "ast", "sonar", {}, marks=ONNX),
         pytest.param("onnx", "htsat", "xlm_roberta", {"lora": 2}, marks=ONNX),
+        pytest.param("onnx", "htsat_fused", "small_transformer", {}, marks=ONNX),
         pytest.param("onnx", "resnet38", "small_transformer", {}, marks=ONNX),
         pytest.param("onnx", "ced", "small_transformer", {}, marks=ONNX),
         pytest.param("onnx", "wav2vec2", "small_transformer", {}, marks=ONNX),
@@ -367,6 +371,10 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
             marks=SENTENCE_TRANSFORMERS,
         ),
         ("clap", "htsat_half_s", "xlm_roberta", {}, "clip_seconds 0.5'; allowed whole seconds"),
+        ("clap", "htsat_fused", "xlm_roberta", {}, "a CLAP with fusion, .*; allowed a CLAP without fusion; onnx and"),
+        pytest.param(
+            "sentence-transformers", "ast", "roberta", {}, "CLAP's text .*--to clap", marks=SENTENCE_TRANSFORMERS
+        ),
         pytest.param("onnx", "ast", "bert", {"interaction": "late"}, "interaction late.*global", marks=ONNX),
         ("clap", "htsat", "xlm_roberta", {"interaction": "late"}, "interaction late'; allowed .*global; mlflow takes"),
         pytest.param(
@@ -386,6 +394,18 @@ def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, t
             made(audio, text, **settings), target, tmp_path / "out", asked=ExportInputs([], [], []), echo=lambda _: None
         )
     assert not (tmp_path / "out").exists()
+
+
+@ONNX
+@SENTENCE_TRANSFORMERS
+def test_towers_of_sentence_transformers_are_no_graphs(made, tmp_path):
+    retriever = Retriever.from_pretrained(made("ast", "bert"))
+    TARGETS["sentence-transformers"].write(retriever, tmp_path / "model")
+    settings = replace(retriever.settings, audio=SentenceTransformersAudio(checkpoint=str(tmp_path / "model")))
+    with pytest.raises(
+        ValueError, match=r"model\.audio sentence_transformers.*; allowed other towers; mlflow takes any"
+    ):
+        TARGETS["onnx"].require(build_retriever(settings))
 
 
 def test_a_folder_named_best_outside_of_a_run_is_exported_under_its_own_name(made, tmp_path, monkeypatch):

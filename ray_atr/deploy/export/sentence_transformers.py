@@ -16,8 +16,7 @@ from ray_atr.deploy.export.clap import (
     has_relu,
     is_htsat,
     linear_layers,
-    require_width,
-    require_window,
+    require_htsat,
     stock_tokeniser,
 )
 from ray_atr.models.retriever import Retriever
@@ -38,12 +37,14 @@ def require(retriever: Retriever) -> None:
         # The library pads the waveforms of a batch, so a vector would depend on the other clips.
         raise refuse("--to sentence-transformers", f"{audio.model_type} with pooling {audio.pooling}", AUDIO_NEEDED)
     if is_htsat(audio):
-        require_width(retriever, "sentence-transformers")
-        require_window(retriever, "sentence-transformers")
+        require_htsat(retriever, "sentence-transformers")
     if not isinstance(text, TransformersTextTower):
         raise refuse("--to sentence-transformers", f"model.text {retriever.settings.text.name}", TEXT_NEEDED)
     if text.language_tags:
         raise refuse("--to sentence-transformers", "language tags, which that library cannot choose", TEXT_NEEDED)
+    if text.model.config.model_type == "clap_text_model":
+        given = "CLAP's text encoder, which that library opens only in a ClapModel"
+        raise refuse("--to sentence-transformers", given, f"--to clap; or {TEXT_NEEDED}")
 
 
 def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
