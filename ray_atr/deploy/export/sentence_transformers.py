@@ -19,6 +19,7 @@ from ray_atr.deploy.export.clap import (
     require_htsat,
     stock_tokeniser,
 )
+from ray_atr.models.onnx_graph import errors_alone
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -52,7 +53,8 @@ def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
 
-    with tempfile.TemporaryDirectory() as parts:
+    # Without its lines about a pooler that the model has no use for.
+    with errors_alone("transformers"), tempfile.TemporaryDirectory() as parts:
         text = _text_modules(retriever, Path(parts) / "text")
         audio = _audio_modules(retriever, Path(parts) / "audio")
         routes: Any = {"text": [*text, *_ranked(retriever)], "audio": [*audio, *_ranked(retriever)]}
