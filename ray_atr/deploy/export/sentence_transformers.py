@@ -98,7 +98,7 @@ def _audio_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
         clap_model(retriever, small).save_pretrained(folder)
         return [_transformer(folder, "audio", "get_audio_features", "pooler_output", "sentence_embedding")]
     tower.model.save_pretrained(folder)
-    if tower.pooling == "model" and type(tower.model).__name__ == "ASTModel":
+    if tower.pooling == "model":
         modules = [_transformer(folder, "audio", "forward", "pooler_output", "sentence_embedding")]
     else:
         modules = [_transformer(folder, "audio", "forward", "last_hidden_state", "token_embeddings")]
