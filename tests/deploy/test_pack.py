@@ -431,6 +431,10 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
         ({"text": "small_transformer"}, "allowed weights that were trained"),
         ({"space_text": None}, "--method: got 'both'; allowed with --space-text"),
         ({"split": "dev"}, "allowed clips in train, val and dev"),
+        (
+            {"split": "train", "options": PackOptions(method="m2m", onnx=False)},
+            "--split: got 'train'; allowed val, test or another split",
+        ),
         ({"settings": {"model.embedding_width": "4"}}, "--model.embedding_width: got '4'"),
         ({"settings": {"train.epochs": "4"}}, "--train.epochs: got '4'; allowed nothing: method both is solved"),
         (
@@ -447,6 +451,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     inputs: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     given = {"space_text": str(inputs / "english.npy"), "text": str(inputs / "model"), **changes}
+    given.setdefault("options", PackOptions(onnx=False))
     if given["text"] == "SPACE":
         given["text"] = str(inputs / "audio.npy")
     with pytest.raises(ValueError, match=message):
@@ -454,7 +459,6 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
             str(inputs / "audio.npy"),
             str(inputs / "pairs.csv"),
             out=tmp_path / "out",
-            options=PackOptions(onnx=False),
             **given,
         )
     assert not (tmp_path / "out").exists()

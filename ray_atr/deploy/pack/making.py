@@ -160,12 +160,14 @@ def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str,
 
 
 def _check(space: ForeignSpace, method: str, split: str) -> None:
-    """ValueError if the pairs lack a split or the vectors that the method needs."""
+    """ValueError if the pairs lack a split or the vectors that the method needs, or it trains on no clips of the split."""
     splits = {pair.split or "train" for pair in space.pairs}
     for name in ("train", "val", split):
         if name not in splits:
             allowed = f"clips in train, val and {split}, by a column split or drawn from more clips"
             raise refuse("--captions", f"splits {', '.join(sorted(splits))}", allowed)
+    if method == "m2m" and split == "train":
+        raise refuse("--split", split, "val, test or another split: m2m trains on texts in the place of the clips")
     if method != "audio" and not any(_is_own_text(pair) for pair in space.pairs):
         allowed = "with --space-text: the space's own vectors of English captions of split train; or --method audio"
         raise refuse("--method", method, allowed)
