@@ -248,10 +248,9 @@ def _fit(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, si
     echo(f"fitting {len(rows):,} captions and {len(words):,} words")
     tower = WithWords(side.tower, words)
     projection = fit_projection(tower, side.vectors[rows], captions, wanted)
-    retriever = _packed(experiment.model, tower, side.settings, projection)
     learned = {space.pairs[row].language for row in rows}
-    retriever.languages = tuple(language for language in space.languages if language in learned)
-    return retriever
+    languages = [language for language in space.languages if language in learned]
+    return _packed(experiment.model, tower, side.settings, projection, languages)
 
 
 def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, side: TextSide) -> Retriever:
@@ -269,19 +268,20 @@ def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, 
     prepared = prepare(experiment, home / "home", use_ray=False, echo=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
     trained = Retriever.from_pretrained(home / "trial" / BEST)
-    retriever = _packed(trained.settings, side.tower, side.settings, trained.text_projection)
-    retriever.languages = trained.languages
-    return retriever
+    return _packed(trained.settings, side.tower, side.settings, trained.text_projection, trained.languages)
 
 
-def _packed(model: ModelSettings, tower: TextTower, text: TextSettings, projection: nn.Module) -> Retriever:
-    """A retriever of the text tower followed by the projection."""
+def _packed(
+    model: ModelSettings, tower: TextTower, text: TextSettings, projection: nn.Module, languages: Sequence[str]
+) -> Retriever:
+    """A retriever of the text tower followed by the projection, which was trained on captions in these languages."""
     D = model.embedding_width
     audio = AudioVectors(width=D)
     settings = replace(model, audio=audio, text=text)
     with torch.random.fork_rng():
         retriever = Retriever(AudioVectorsTower(audio.front_end, D), tower, settings).eval()
     retriever.text_projection.load_state_dict(projection.state_dict())
+    retriever.languages = tuple(languages)
     return retriever
 
 
