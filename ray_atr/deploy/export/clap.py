@@ -55,7 +55,7 @@ def require(retriever: Retriever) -> None:
 
 
 def require_htsat(retriever: Retriever, target: str) -> None:
-    """ValueError, naming the format, for an HTS-AT or its projection that a ClapModel with its feature extractor cannot be."""
+    """ValueError, naming the format, for an HTS-AT or a projection that a ClapModel and its feature extractor cannot hold."""
     tower, layers = retriever.audio_tower, linear_layers(retriever.audio_projection)
     assert isinstance(tower, TransformersAudioTower)
     if layers and layers[0].out_features != retriever.settings.embedding_width:
