@@ -337,7 +337,9 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     loader = loader_of(found.folder)
     retriever = Retriever.from_pretrained(folder)
     clip = np.random.default_rng(3).normal(0, 0.1, 25 * 32_000).astype(np.float32)
-    np.testing.assert_allclose(loader.encode_audio([clip])[0], retriever.encode_audio(clip)[0], atol=1e-5)
+    for windows_together in (16, 2):
+        found_alone = loader.encode_audio([clip], batch_size=windows_together)[0]
+        np.testing.assert_allclose(found_alone, retriever.encode_audio(clip)[0], atol=1e-5)
     batch = clip[: 3 * 32_000].reshape(3, -1)
     together = loader.session("audio.onnx").run(None, {"waveforms": batch})[0]
     np.testing.assert_allclose(together, loader.encode_audio(list(batch)), atol=1e-6)
