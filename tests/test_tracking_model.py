@@ -152,6 +152,11 @@ def test_a_model_names_every_package_that_its_code_imports() -> None:
     assert more == {"peft"}
 
 
+def test_a_model_names_versions_that_the_package_index_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.9.0+cpu")
+    assert {line.partition("==")[2] for line in requirements_of(ModelSettings())} == {"2.9.0"}
+
+
 def imported_by(module: str) -> set[str]:
     """The packages that a module of ours imports when it is imported itself, directly or through others."""
     found, waiting, seen = set[str](), [module], set[str]()

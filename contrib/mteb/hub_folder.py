@@ -2,7 +2,8 @@
 
     python contrib/mteb/hub_folder.py DATA OUT [--split test] [--language jpn] [--name audiocaps_ja] [--licence apache-2.0]
 
-makes OUT/<name>_t2a and OUT/<name>_a2t with the configurations `corpus`, `queries` and `default` (which answers which).
+makes OUT/<name>_t2a and OUT/<name>_a2t with the configurations `corpus`, `queries` and `default` (which answers which). Each
+folder must be new or empty, and appears complete.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 import yaml
 from datasets import Audio, Dataset
 
+from ray_atr.common.language_codes import require_language
+from ray_atr.common.storage import atomic_folder, require_new
 from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.eval_split import read_eval_split
-from ray_atr.evaluation.mteb_tasks import local_tasks
+from ray_atr.evaluation.mteb_tasks import DIRECTIONS, local_tasks
 
 
 def main() -> None:
@@ -28,17 +31,22 @@ def main() -> None:
     parser.add_argument("--name", default="audiocaps_ja")
     parser.add_argument("--licence", default="apache-2.0")
     given = parser.parse_args()
-    asked = read_eval_split(read_manifest(given.data), given.split, [given.language])
+    folders: dict[str | None, Path] = {
+        direction: require_new(given.out / f"{given.name}_{direction}", "out") for direction in DIRECTIONS
+    }
+    language = require_language(given.language).code
+    asked = read_eval_split(read_manifest(given.data), given.split, [language])
     for task in local_tasks(asked):
         task.load_data()
-        content = task.dataset[given.language][given.split]
+        content = task.dataset[language][given.split]
         pairs = [
             {"query-id": query, "corpus-id": answer, "score": score}
             for query, answers in content["relevant_docs"].items()
             for answer, score in answers.items()
         ]
         parts = {"corpus": content["corpus"], "queries": content["queries"], "default": Dataset.from_list(pairs)}
-        write(given.out / f"{given.name}_{task.metadata.category}", parts, given.split, given.licence)
+        with atomic_folder(folders[task.metadata.category], is_synced=True) as aside:
+            write(aside, parts, given.split, given.licence)
 
 
 def write(folder: Path, parts: dict[str, Dataset], split: str, licence: str) -> None:

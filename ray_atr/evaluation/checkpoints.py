@@ -20,6 +20,7 @@ from ray_atr.training.run_folder import (
     RunFolder,
     TrialFolder,
     captions_trained_on,
+    hashes_of,
     saved_retriever,
     sets_of,
     trial_of,
@@ -107,17 +108,19 @@ class Checkpoint:
         }
 
     def training_data(self, manifest: Manifest) -> Manifest | None:
-        """The data set that it was trained on, maybe this one; None if it is unknown or missing."""
+        """The data set that it was trained on, maybe this one; None if it is unknown, missing or replaced by another."""
         if self.experiment is None:
             return None
         source = self.experiment.data.source
-        if source == "soundscapes":
-            return manifest if manifest.name == source else None
+        if source == "soundscapes" != manifest.name:
+            return None
         try:
-            return read_manifest(source)
+            found = manifest if source == "soundscapes" else read_manifest(source)
         except (ValueError, OSError):
             # The training data may have been moved since, or be in a store that cannot be reached.
             return None
+        recorded = hashes_of(RunFolder.open(self.run_folder).info).values()
+        return found if found.hash in recorded or not recorded else None
 
     def share_trained_on(self, manifest: Manifest, rows: Sequence[ClipCaptions]) -> float:
         """The share of a data set's clips that it was trained on with their captions, as far as it is known; 0 if it is not."""

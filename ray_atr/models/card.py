@@ -82,9 +82,12 @@ def card_text(
         f"scores = retriever.similarity(retriever.encode_text({texts}), retriever.encode_audio({clips}))",
         "```",
     ]
-    if front_end.kind != "vector" and not is_late:
-        takes = f"Other libraries take audio at {rate:,} Hz, no longer than {seconds:g} s"
-        lines += ["", f"{takes}: `ray-atr export FOLDER --to onnx`."]
+    if front_end.kind != "vector" and text != "vectors" and not is_late:
+        lines += [
+            "",
+            "`ray-atr export FOLDER --to FORMAT` writes it for other libraries, in each format that can hold these towers: onnx,",
+            f"clap, sentence-transformers, mlflow. Give such an export audio at {rate:,} Hz, no longer than {seconds:g} s.",
+        ]
     if facts:
         lines += ["", "## Training and evaluation", "", *(f"- {name}: {value}" for name, value in facts.items())]
     if licence:

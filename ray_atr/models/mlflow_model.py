@@ -112,7 +112,8 @@ def requirements_of(settings: ModelSettings) -> list[str]:
         packages.append("peft")
     if any(tower.name == "sentence_transformers" for tower in towers):
         packages.append("sentence-transformers")
-    return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
+    # Without a local label, as of torch 2.9.0+cpu: the index that MLflow installs from does not have it.
+    return [f"{package}=={importlib.metadata.version(package).partition('+')[0]}" for package in packages]
 
 
 def require_path(folder: Path) -> None:

@@ -537,7 +537,8 @@ class Retriever(nn.Module):
         )
 
     def push_to_hub(self, repository: str, *, folder: str | Path | None = None, private: bool = True) -> str:
-        """Upload this retriever with its card to a repository `owner/name` of the Hugging Face hub, created if it does not exist.
+        """Upload this retriever with its card to a repository `owner/name` of the Hugging Face hub. If it does not exist, it is
+        created, `private` or public; one that exists stays as visible as it is.
 
         `folder`, where it was saved, maybe with an evaluation's card and calibration, is uploaded unchanged. The token and the
         address are those of huggingface_hub (HF_TOKEN, HF_ENDPOINT). Returns the commit's URL.

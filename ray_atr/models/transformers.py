@@ -121,6 +121,10 @@ class TransformersAudioTower(AudioTower):
             # Only masked-prediction training uses it.
             if name.endswith("masked_spec_embed"):
                 parameter.requires_grad_(False)
+        for module in model.modules():
+            if "enable_fusion" in vars(module):
+                # A fused CLAP gets a clip as its only view. The branch for longer clips cannot be in a graph.
+                vars(module)["enable_fusion"] = False
         if self.model_type == "clap_audio_model":
             self.width = int(model.config.patch_embeds_hidden_size * 2 ** (len(model.config.depths) - 1))
         else:
@@ -312,6 +316,9 @@ class TransformersTextTower(TextTower):
 
     def __init__(self, settings: TransformersText, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
+        if model.config.model_type == "clap_text_model" and settings.pooling != "pooler":
+            # As `text_encoder` makes it; that of a whole ClapModel has one.
+            setattr(model, "pooler", None)  # noqa: B010 (nn.Module's declared attribute type has no None)
         self.model, self.tokenizer = model, tokenizer
         if settings.plain_words:
             read_plain_words(tokenizer)

@@ -324,8 +324,11 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {WEIGHTS_FILE}")
     weights = read_checkpoint(file, "model folder")
+    listed = digests_of(folder)
     for frozen in sorted(folder.glob(f"*/{FROZEN_FILE}")):
-        weights.update(read_checkpoint(frozen, "model folder"))
+        # One that is not listed was left by an earlier model, as in a repository of the hub to which both were uploaded.
+        if not listed or frozen.relative_to(folder).as_posix() in listed:
+            weights.update(read_checkpoint(frozen, "model folder"))
     return weights
 
 

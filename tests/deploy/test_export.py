@@ -22,11 +22,13 @@ from ray_atr.deploy.export import exporting
 from ray_atr.deploy.export.clap import stock_tokeniser
 from ray_atr.deploy.export.exporting import TARGETS, Exported, ExportInputs, export, loaded_vectors, plain, same_lists
 from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
+from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train_tokenizer
+from ray_atr.models.sentence_transformers import SentenceTransformersAudio
+from ray_atr.models.text import Bert, SmallTransformer, Sonar, TransformersText, XlmRoberta, train_tokenizer
 from ray_atr.objectives.pairs.learned import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.denied import deny
@@ -57,12 +59,13 @@ def made(tmp_path_factory):
     home = tmp_path_factory.mktemp("towers")
 
     @functools.cache
-    def checkpoint(kind: str) -> str:
-        return str(getattr(tiny, kind)(home / kind))
+    def checkpoint(kind: str, **options: bool) -> str:
+        return str(getattr(tiny, kind)(home / "-".join([kind, *options]), **options))
 
     towers: dict[str, Any] = {
         "htsat": lambda: Htsat(checkpoint=checkpoint("clap")),
         "htsat_1s": lambda: Htsat(checkpoint=checkpoint("clap"), clip_seconds=1.0),
+        "htsat_fused": lambda: Htsat(checkpoint=checkpoint("clap", is_fused=True)),
         "htsat_half_s": lambda: Htsat(checkpoint=checkpoint("clap"), clip_seconds=0.5),
         "ast": lambda: Ast(checkpoint=checkpoint("ast")),
         "wav2vec2": lambda: TransformersAudio(checkpoint=checkpoint("wav2vec2")),
@@ -71,6 +74,7 @@ def made(tmp_path_factory):
         "resnet38": lambda: ResNet38(width_divisor=16, checkpoint=None),
         "xlm_roberta": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta"), pooling="pooler"),
         "xlm_roberta_mean": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta")),
+        "roberta": lambda: TransformersText(checkpoint=checkpoint("clap", has_words=True)),
         "bert": lambda: Bert(checkpoint=checkpoint("bert")),
         "sonar": lambda: Sonar(checkpoint=checkpoint("sonar")),
         "plain_xlm_roberta": lambda: XlmRoberta(
@@ -176,6 +180,7 @@ def test_the_command_and_the_targets_name_the_same_formats():
         pytest.param("onnx", "small_cnn", "bert", {"metric": "mahalanobis"}, marks=ONNX),
         pytest.param("onnx", "ast", "sonar", {}, marks=ONNX),
         pytest.param("onnx", "htsat", "xlm_roberta", {"lora": 2}, marks=ONNX),
+        pytest.param("onnx", "htsat_fused", "small_transformer", {}, marks=ONNX),
         pytest.param("onnx", "resnet38", "small_transformer", {}, marks=ONNX),
         pytest.param("onnx", "ced", "small_transformer", {}, marks=ONNX),
         pytest.param("onnx", "wav2vec2", "small_transformer", {}, marks=ONNX),
@@ -332,7 +337,9 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     loader = loader_of(found.folder)
     retriever = Retriever.from_pretrained(folder)
     clip = np.random.default_rng(3).normal(0, 0.1, 25 * 32_000).astype(np.float32)
-    np.testing.assert_allclose(loader.encode_audio([clip])[0], retriever.encode_audio(clip)[0], atol=1e-5)
+    for windows_together in (16, 2):
+        found_alone = loader.encode_audio([clip], batch_size=windows_together)[0]
+        np.testing.assert_allclose(found_alone, retriever.encode_audio(clip)[0], atol=1e-5)
     batch = clip[: 3 * 32_000].reshape(3, -1)
     together = loader.session("audio.onnx").run(None, {"waveforms": batch})[0]
     np.testing.assert_allclose(together, loader.encode_audio(list(batch)), atol=1e-6)
@@ -366,6 +373,10 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
             marks=SENTENCE_TRANSFORMERS,
         ),
         ("clap", "htsat_half_s", "xlm_roberta", {}, "clip_seconds 0.5'; allowed whole seconds"),
+        ("clap", "htsat_fused", "xlm_roberta", {}, "a CLAP with fusion, .*; allowed a CLAP without fusion; onnx and"),
+        pytest.param(
+            "sentence-transformers", "ast", "roberta", {}, "CLAP's text .*--to clap", marks=SENTENCE_TRANSFORMERS
+        ),
         pytest.param("onnx", "ast", "bert", {"interaction": "late"}, "interaction late.*global", marks=ONNX),
         ("clap", "htsat", "xlm_roberta", {"interaction": "late"}, "interaction late'; allowed .*global; mlflow takes"),
         pytest.param(
@@ -385,6 +396,29 @@ def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, t
             made(audio, text, **settings), target, tmp_path / "out", asked=ExportInputs([], [], []), echo=lambda _: None
         )
     assert not (tmp_path / "out").exists()
+
+
+@ONNX
+@SENTENCE_TRANSFORMERS
+def test_towers_of_sentence_transformers_are_no_graphs(made, tmp_path):
+    retriever = Retriever.from_pretrained(made("ast", "bert"))
+    TARGETS["sentence-transformers"].write(retriever, tmp_path / "model")
+    settings = replace(retriever.settings, audio=SentenceTransformersAudio(checkpoint=str(tmp_path / "model")))
+    with pytest.raises(
+        ValueError, match=r"model\.audio sentence_transformers.*; allowed other towers; mlflow takes any"
+    ):
+        TARGETS["onnx"].require(build_retriever(settings))
+
+
+def test_a_folder_named_best_outside_of_a_run_is_exported_under_its_own_name(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
+    # As in `/models/best`, which has no third folder above it.
+    shallow = Path("/") / f"{tmp_path.name}-best"
+    monkeypatch.setattr(exporting, "find_checkpoint", lambda _: Checkpoint(shallow / "best"))
+    (tmp_path / "exports" / "best-clap").mkdir(parents=True)
+    (tmp_path / "exports" / "best-clap" / "file").touch()
+    with pytest.raises(ValueError, match=r"out: got '.*/exports/best-clap'; allowed a new or empty folder"):
+        export(shallow, "clap")
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, monkeypatch):

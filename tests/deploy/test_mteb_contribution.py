@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,17 @@ def test_both_tasks_are_loaded_and_scored_by_mteb(tmp_path: Path, monkeypatch: p
         (row,) = found.task_results[0].scores["test"]
         assert row["languages"] == ["jpn-Jpan", "zxx-Zxxx"]
         assert row["hit_rate_at_5"] == pytest.approx(hits(retriever, clips, direction), abs=1e-5)
+
+
+def test_a_second_run_replaces_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited = tmp_path / "hub" / "audiocaps_ja_a2t" / "README.md"
+    edited.parent.mkdir(parents=True)
+    edited.touch()
+    # It is refused before the data is read.
+    monkeypatch.setattr(sys, "argv", ["hub_folder.py", str(tmp_path / "none"), str(tmp_path / "hub")])
+    with pytest.raises(ValueError, match=r"out: got '.*audiocaps_ja_a2t'; allowed a new or empty folder"):
+        runpy.run_path(str(CONTRIBUTION / "hub_folder.py"), run_name="__main__")
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["README.md"]
 
 
 def hits(retriever: Any, clips: Any, direction: str) -> float:

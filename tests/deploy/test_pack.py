@@ -308,6 +308,34 @@ def test_captions_have_the_same_vectors_in_parts_and_the_parts_are_said(inputs: 
     assert said == ["2,048 of 2,049 captions encoded", "2,049 of 2,049 captions encoded"]
 
 
+def test_a_pack_of_an_encoder_with_low_rank_updates_is_opened_again(inputs: Path, tmp_path: Path) -> None:
+    model = save_retriever(tmp_path / "model", **{"text.adapt.lora_rank": 2})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora" in name:
+                parameter.add_(0.3)
+    model.save_pretrained(tmp_path / "model")
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", "pack"))
+    encoder = Retriever.from_pretrained(packed(tmp_path, tmp_path / "out", onnx=False).folder).text_tower
+    assert isinstance(encoder, WithWords)
+    expected = encode_captions(model.text_tower, [("a low tone", "eng")])
+    torch.testing.assert_close(encode_captions(encoder.encoder, [("a low tone", "eng")]), expected)
+
+
+@pytest.mark.parametrize("method", ["both", "audio", "m2m"])
+def test_a_pack_names_the_languages_that_it_was_trained_on(inputs: Path, tmp_path: Path, method: str) -> None:
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("pack"))
+    table = pd.read_csv(inputs / "pairs.csv")
+    of_test = table[(table["split"] == "test") & (table["language"] == "eng")].assign(language="pol")
+    pd.concat([table, of_test]).to_csv(tmp_path / "pairs.csv", index=False)
+    settings = None if method == "both" else {**QUICK, "data.languages": "eng,deu"}
+    given = str(inputs / "audio.npy"), str(tmp_path / "pairs.csv"), str(inputs / "model"), tmp_path / "out"
+    options, text = PackOptions(method=method, onnx=False), str(inputs / "english.npy")
+    made = make_pack(*given, space_text=text, options=options, settings=settings, echo=lambda message: None)
+    # Which languages the encoder of `m2m` has learned is not known.
+    assert Retriever.from_pretrained(made.folder).languages == (() if method == "m2m" else ("eng", "deu"))
+
+
 def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     make_tones(tmp_path / "audio", 1)
     with pytest.raises(ValueError, match=r"--audio: got '.*audio'; allowed a \.npy file or a data set of vectors"):
@@ -433,6 +461,10 @@ def test_english_texts_go_to_the_pack_if_the_own_model_has_only_its_captions(inp
         ({"text": "small_transformer"}, "allowed weights that were trained"),
         ({"space_text": None}, "--method: got 'both'; allowed with --space-text"),
         ({"split": "dev"}, "allowed clips in train, val and dev"),
+        (
+            {"split": "train", "options": PackOptions(method="m2m", onnx=False)},
+            "--split: got 'train'; allowed val, test or another split",
+        ),
         ({"settings": {"model.embedding_width": "4"}}, "--model.embedding_width: got '4'"),
         ({"settings": {"train.epochs": "4"}}, "--train.epochs: got '4'; allowed nothing: method both is solved"),
         (
@@ -449,6 +481,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     inputs: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     given = {"space_text": str(inputs / "english.npy"), "text": str(inputs / "model"), **changes}
+    given.setdefault("options", PackOptions(onnx=False))
     if given["text"] == "SPACE":
         given["text"] = str(inputs / "audio.npy")
     with pytest.raises(ValueError, match=message):
@@ -456,7 +489,6 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
             str(inputs / "audio.npy"),
             str(inputs / "pairs.csv"),
             out=tmp_path / "out",
-            options=PackOptions(onnx=False),
             **given,
         )
     assert not (tmp_path / "out").exists()

@@ -535,6 +535,15 @@ def test_the_languages_of_a_warm_start_were_trained_on_too(world: dict[str, Path
         assert find_checkpoint(place).trained_languages == list(languages or ["eng"])
 
 
+def test_a_data_set_in_the_place_of_the_training_data_is_another(world: dict[str, Path], tmp_path: Path) -> None:
+    manifest = read_manifest(world["data"])
+    run = RunFolder.create(tmp_path / "run", tiny(str(world["data"])), {"name": "test"})
+    shutil.copytree(world["loose"], Path(str(run.add_trial({"seed": 0}).folder)) / "best")
+    for digest, is_trained_on in ((manifest.hash, True), (64 * "0", False)):
+        run.update_info(data={"name": "data", "hash": digest, "set": manifest.name})
+        assert find_checkpoint(tmp_path / "run").is_trained_on(manifest) == is_trained_on
+
+
 def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
     runs = world["runs"]
     with pytest.raises(ValueError, match=r"checkpoint: got several that differ in train\.learning_rate; allowed"):

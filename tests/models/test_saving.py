@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, Transforme
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import Bert, Labse, SmallTransformer, Sonar, TransformersText, XlmRoberta, train_tokenizer
+from ray_atr.models.weights import FROZEN_FILE, write_weights
 from ray_atr.objectives import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.fork_server import run_program
@@ -60,6 +62,28 @@ def test_who_may_read_the_folder_may_read_its_weights(tmp_path: Path) -> None:
     scratch().save_pretrained(tmp_path / "saved")
     files = [file for file in (tmp_path / "saved").rglob("*") if file.is_file()]
     assert {file.stat().st_mode & 0o666 for file in files} == {(tmp_path / "saved").stat().st_mode & 0o666}
+
+
+def test_a_frozen_tower_that_an_earlier_model_left_in_the_folder_is_not_read(tmp_path: Path) -> None:
+    """As in a repository of the hub to which both models were uploaded."""
+    retriever = scratch()
+    write_weights(tmp_path / "tower", retriever.audio_tower.state_dict(), prefix="audio_tower.")
+    retriever.save_pretrained(tmp_path / "hub", frozen={"audio": tmp_path / "tower"})
+    disturb(retriever)
+    retriever.save_pretrained(tmp_path / "later")
+    shutil.copytree(tmp_path / "later", tmp_path / "hub", dirs_exist_ok=True)
+    assert (tmp_path / "hub" / "audio" / FROZEN_FILE).is_file()
+    found = Retriever.from_pretrained(tmp_path / "hub").state_dict()
+    assert all(torch.equal(found[name], value) for name, value in retriever.state_dict().items())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_a_text_encoder_out_of_a_whole_clap_is_opened_again(tmp_path: Path, pooling: str) -> None:
+    text = TransformersText(checkpoint=str(tiny.clap(tmp_path / "clap", has_words=True)), pooling=pooling)
+    retriever = build_retriever(ModelSettings(audio=SmallCnn(width=16), text=text))
+    retriever.save_pretrained(tmp_path / "saved")
+    found = Retriever.from_pretrained(tmp_path / "saved").encode_text(["a dog barks"])
+    assert torch.equal(found, retriever.eval().encode_text(["a dog barks"]))
 
 
 def pair(name: str, home: Path) -> Retriever:

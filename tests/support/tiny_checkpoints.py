@@ -124,8 +124,8 @@ def xlm_roberta(folder: Path) -> Path:
     return folder
 
 
-def clap(folder: Path, whole: bool = True) -> Path:
-    """CLAP with HTS-AT, as it is published (both towers), or its audio encoder alone."""
+def clap(folder: Path, whole: bool = True, is_fused: bool = False, has_words: bool = False) -> Path:
+    """CLAP with HTS-AT, as it is published (both towers), or its audio encoder alone; with fusion; with a tokeniser."""
     audio = ClapAudioConfig(
         spec_size=64,
         num_mel_bins=16,
@@ -137,7 +137,7 @@ def clap(folder: Path, whole: bool = True) -> Path:
         patch_embeds_hidden_size=16,
         hidden_size=32,
         projection_dim=16,
-        enable_fusion=False,
+        enable_fusion=is_fused,
     )
     text = ClapTextConfig(
         vocab_size=20,
@@ -154,12 +154,14 @@ def clap(folder: Path, whole: bool = True) -> Path:
         max_length_s=2,
         fft_window_size=256,
         frequency_max=4_000,
-        truncation="rand_trunc",
+        truncation="fusion" if is_fused else "rand_trunc",
     )
     torch.manual_seed(0)
     model = ClapModel(ClapConfig(audio_config=audio.to_dict(), text_config=text.to_dict(), projection_dim=16))
     (model if whole else model.audio_model).save_pretrained(folder)
     extractor.save_pretrained(folder)
+    if has_words:
+        roberta_words(folder)
     return folder
 
 

@@ -51,27 +51,26 @@ def require(retriever: Retriever) -> None:
         raise refuse("--to clap", "model.audio_projection none, where a ClapModel has layers", NEEDED)
     if retriever.distance != "cosine":
         raise refuse("--to clap", "a learned metric, which a ClapModel cannot hold", NEEDED)
-    require_width(retriever, "clap")
-    require_window(retriever, "clap")
+    require_htsat(retriever, "clap")
 
 
-def require_width(retriever: Retriever, target: str) -> None:
-    """ValueError, naming the format, for an audio projection with wider hidden layers than a ClapModel has."""
-    layers = linear_layers(retriever.audio_projection)
+def require_htsat(retriever: Retriever, target: str) -> None:
+    """ValueError, naming the format, for an HTS-AT or a projection that a ClapModel and its feature extractor cannot hold."""
+    tower, layers = retriever.audio_tower, linear_layers(retriever.audio_projection)
+    assert isinstance(tower, TransformersAudioTower)
     if layers and layers[0].out_features != retriever.settings.embedding_width:
         given = f"model.projection {retriever.settings.projection}"
         allowed = (
             "linear, two_linear or mlp: in a ClapModel both layers have model.embedding_width outputs; onnx takes any"
         )
         raise refuse(f"--to {target}", given, allowed)
-
-
-def require_window(retriever: Retriever, target: str) -> None:
-    """ValueError, naming the format, for HTS-AT with a window other than whole seconds, which its extractor needs."""
-    seconds = retriever.audio_tower.front_end.clip_seconds
+    seconds = tower.front_end.clip_seconds
     if seconds != int(seconds):
         allowed = "whole seconds, as the feature extractor has; onnx takes any"
         raise refuse(f"--to {target}", f"model.audio.clip_seconds {seconds:g}", allowed)
+    if tower.extractor.truncation == "fusion":
+        given = "a CLAP with fusion, whose feature extractor takes a random clip of each batch as a longer one"
+        raise refuse(f"--to {target}", given, "a CLAP without fusion; onnx and mlflow take both")
 
 
 def is_htsat(tower: nn.Module) -> bool:

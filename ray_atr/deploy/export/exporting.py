@@ -99,7 +99,7 @@ def export(
     if options.int8_text and target != "onnx":
         raise refuse("--int8-text", f"--to {target}", "--to onnx")
     opened = find_checkpoint(checkpoint)
-    folder = require_new(out or home() / "exports" / f"{_name(opened.folder)}-{target}", "out")
+    folder = require_new(out or home() / "exports" / f"{_name(opened)}-{target}", "out")
     retriever = plain(Retriever.from_pretrained(str(opened.folder)))
     TARGETS[target].require(retriever)
     if retriever.settings.is_late:
@@ -209,11 +209,11 @@ def _facts(retriever: Retriever, target: str) -> dict[str, Any]:
     }
 
 
-def _name(folder: Location) -> str:
+def _name(checkpoint: Checkpoint) -> str:
     """A folder name for a retriever: that of its run and trial, or of its own folder."""
-    if folder.name == "best":
-        return f"{folder.parents[2].name}-{folder.parent.name}"
-    return folder.name
+    if checkpoint.trial is None:
+        return checkpoint.folder.name
+    return f"{checkpoint.run_folder.name}-{checkpoint.trial.trial_id}"
 
 
 def _asked(checkpoint: Checkpoint, retriever: Retriever, options: ExportOptions, echo: Echo) -> ExportInputs:

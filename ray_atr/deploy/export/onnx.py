@@ -36,6 +36,10 @@ def require(retriever: Retriever) -> None:
             raise refuse(
                 "--to onnx", f"model.{part} vectors, which encodes nothing itself", "encoders of audio and text"
             )
+        if settings.name == "sentence_transformers":
+            raise refuse(
+                "--to onnx", f"model.{part} {settings.name}, a model of that library", "other towers; mlflow takes any"
+            )
     audio = retriever.audio_tower
     if isinstance(audio, CedTower) and audio.chunk_frames * audio.front_end.hop_size <= audio.front_end.clip_samples:
         fits = "a window of one chunk: model.audio.clip_seconds below that of model.audio.chunk_frames"

@@ -16,10 +16,10 @@ from ray_atr.deploy.export.clap import (
     has_relu,
     is_htsat,
     linear_layers,
-    require_width,
-    require_window,
+    require_htsat,
     stock_tokeniser,
 )
+from ray_atr.models.onnx_graph import errors_alone
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -38,12 +38,14 @@ def require(retriever: Retriever) -> None:
         # The library pads the waveforms of a batch, so a vector would depend on the other clips.
         raise refuse("--to sentence-transformers", f"{audio.model_type} with pooling {audio.pooling}", AUDIO_NEEDED)
     if is_htsat(audio):
-        require_width(retriever, "sentence-transformers")
-        require_window(retriever, "sentence-transformers")
+        require_htsat(retriever, "sentence-transformers")
     if not isinstance(text, TransformersTextTower):
         raise refuse("--to sentence-transformers", f"model.text {retriever.settings.text.name}", TEXT_NEEDED)
     if text.language_tags:
         raise refuse("--to sentence-transformers", "language tags, which that library cannot choose", TEXT_NEEDED)
+    if text.model.config.model_type == "clap_text_model":
+        given = "CLAP's text encoder, which that library opens only in a ClapModel"
+        raise refuse("--to sentence-transformers", given, f"--to clap; or {TEXT_NEEDED}")
 
 
 def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
@@ -51,7 +53,8 @@ def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
 
-    with tempfile.TemporaryDirectory() as parts:
+    # Without its lines about a pooler that the model has no use for.
+    with errors_alone("transformers"), tempfile.TemporaryDirectory() as parts:
         text = _text_modules(retriever, Path(parts) / "text")
         audio = _audio_modules(retriever, Path(parts) / "audio")
         routes: Any = {"text": [*text, *_ranked(retriever)], "audio": [*audio, *_ranked(retriever)]}
@@ -95,7 +98,7 @@ def _audio_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
         clap_model(retriever, small).save_pretrained(folder)
         return [_transformer(folder, "audio", "get_audio_features", "pooler_output", "sentence_embedding")]
     tower.model.save_pretrained(folder)
-    if tower.pooling == "model" and type(tower.model).__name__ == "ASTModel":
+    if tower.pooling == "model":
         modules = [_transformer(folder, "audio", "forward", "pooler_output", "sentence_embedding")]
     else:
         modules = [_transformer(folder, "audio", "forward", "last_hidden_state", "token_embeddings")]

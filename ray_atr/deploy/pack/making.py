@@ -127,8 +127,9 @@ def make_pack(
         fit = _fit if options.method == "both" else _train
         retriever = fit(experiment, home, echo, foreign, side)
         seconds = time.monotonic() - started
-        # `m2m` learns no language itself: its text tower may have learned any.
-        retriever.languages = () if options.method == "m2m" else tuple(foreign.languages)
+        if options.method == "m2m":
+            # It learns no language itself: its text tower may have learned any.
+            retriever.languages = ()
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
         audio = torch.from_numpy(_audio_of(foreign, asked.clip_ids))
         after = _scores(audio, asked.captions, _placed(retriever, foreign.pairs, side.vectors, split))
@@ -159,12 +160,14 @@ def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str,
 
 
 def _check(space: ForeignSpace, method: str, split: str) -> None:
-    """ValueError if the pairs lack a split or the vectors that the method needs."""
+    """ValueError if the pairs lack a split or the vectors that the method needs, or it trains on no clips of the split."""
     splits = {pair.split or "train" for pair in space.pairs}
     for name in ("train", "val", split):
         if name not in splits:
             allowed = f"clips in train, val and {split}, by a column split or drawn from more clips"
             raise refuse("--captions", f"splits {', '.join(sorted(splits))}", allowed)
+    if method == "m2m" and split == "train":
+        raise refuse("--split", split, "val, test or another split: m2m trains on texts in the place of the clips")
     if method != "audio" and not any(_is_own_text(pair) for pair in space.pairs):
         allowed = "with --space-text: the space's own vectors of English captions of split train; or --method audio"
         raise refuse("--method", method, allowed)
@@ -244,7 +247,10 @@ def _fit(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, si
     words = frequent_words(captions, most_words(side.vectors.shape[1], space.audio.shape[1]))
     echo(f"fitting {len(rows):,} captions and {len(words):,} words")
     tower = WithWords(side.tower, words)
-    return _packed(experiment.model, tower, side.settings, fit_projection(tower, side.vectors[rows], captions, wanted))
+    projection = fit_projection(tower, side.vectors[rows], captions, wanted)
+    learned = {space.pairs[row].language for row in rows}
+    languages = [language for language in space.languages if language in learned]
+    return _packed(experiment.model, tower, side.settings, projection, languages)
 
 
 def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, side: TextSide) -> Retriever:
@@ -262,17 +268,20 @@ def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, 
     prepared = prepare(experiment, home / "home", use_ray=False, echo=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
     trained = Retriever.from_pretrained(home / "trial" / BEST)
-    return _packed(trained.settings, side.tower, side.settings, trained.text_projection)
+    return _packed(trained.settings, side.tower, side.settings, trained.text_projection, trained.languages)
 
 
-def _packed(model: ModelSettings, tower: TextTower, text: TextSettings, projection: nn.Module) -> Retriever:
-    """A retriever of the text tower followed by the projection."""
+def _packed(
+    model: ModelSettings, tower: TextTower, text: TextSettings, projection: nn.Module, languages: Sequence[str]
+) -> Retriever:
+    """A retriever of the text tower followed by the projection, which was trained on captions in these languages."""
     D = model.embedding_width
     audio = AudioVectors(width=D)
     settings = replace(model, audio=audio, text=text)
     with torch.random.fork_rng():
         retriever = Retriever(AudioVectorsTower(audio.front_end, D), tower, settings).eval()
     retriever.text_projection.load_state_dict(projection.state_dict())
+    retriever.languages = tuple(languages)
     return retriever
 
 

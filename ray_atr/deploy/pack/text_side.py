@@ -14,6 +14,7 @@ from ray_atr.common.progress import Echo, silent, spaced
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.caption_vectors import Caption
 from ray_atr.deploy.pack.space import PairedCaption
+from ray_atr.models.adaptation import merge_updates
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.text import TEXT_TOWERS
@@ -100,6 +101,7 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
             tower = tower.encoder
         if isinstance(tower, TextVectorsTower):
             raise refuse("--text", place, "a retriever whose text tower encodes texts itself")
+        merge_updates(tower, chosen_tower.adapt)
     else:
         given = {"model.text.checkpoint": checkpoint} if checkpoint else {}
         chosen = {path.removeprefix("model."): value for path, value in {**given, **settings}.items()}

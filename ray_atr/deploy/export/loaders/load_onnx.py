@@ -42,9 +42,10 @@ def windows(waveform: np.ndarray) -> list[np.ndarray]:
     return [*cut, waveform[-length:]] if rest > 0.01 * length else cut
 
 
-def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
+def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.ndarray:
     """Vectors [N, r] of mono waveforms [S] of floats with full scale 1, at the rate that export.json names. ValueError for
-    anything else, and for a clip longer than a window if `windows` cannot pool them.
+    anything else, and for a clip longer than a window if `windows` cannot pool them. A long clip is encoded in runs of
+    `batch_size` windows, as each takes memory.
     """
     vectors_of_clips = np.zeros((len(waveforms), settings()["vector_width"]), np.float32)
     for number, given in enumerate(map(np.asarray, waveforms)):
@@ -54,7 +55,8 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
             allowed = "a mono waveform [S] of finite floats, full scale 1"
             raise ValueError(f"clip {number}: got {given.dtype} of shape {list(given.shape)}; allowed {allowed}")
         parts = windows(samples)
-        vectors = session("audio.onnx").run(None, {"waveforms": np.stack(parts)})[0]
+        runs = [parts[start : start + batch_size] for start in range(0, len(parts), batch_size)]
+        vectors = np.concatenate([session("audio.onnx").run(None, {"waveforms": np.stack(run)})[0] for run in runs])
         pooled = vectors.mean(axis=0)
         vectors_of_clips[number] = vectors[0] if len(parts) == 1 else pooled / np.linalg.norm(pooled)
     return vectors_of_clips
