@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from ray.cluster_utils import Cluster
 
@@ -18,12 +19,14 @@ from tests.support.killed_node import HEAD, STORE
 from tests.support.own_ray import wait_until
 from tests.support.tiny import make_data, typed_settings
 
+NODE: dict[str, Any] = {"num_cpus": 2, **STORE}
+
 
 def main(folder: Path, workers: str) -> int:
     data, run = make_data(folder / "tones", num_test=0), folder / "run"
     # Without CPUs the head takes no process of a trial.
     cluster = Cluster(initialize_head=True, head_node_args={**HEAD, **STORE, "num_cpus": 0})
-    doomed = cluster.add_node(num_cpus=2, **STORE)
+    doomed = cluster.add_node(**NODE)
     typed = [word for word in typed_settings(data, "1") if not word.startswith("--train.epochs")]
     more = [f"--scaling.workers={workers}", "--scaling.ray_data=false", "--train.epochs=60", "--no-figures"]
     with subprocess.Popen(
@@ -32,7 +35,7 @@ def main(folder: Path, workers: str) -> int:
     ) as training:
         wait_until(lambda: list(run.glob("trials/*/last/*")), 200, "a checkpoint")
         cluster.remove_node(doomed, allow_graceful=False)
-        cluster.add_node(num_cpus=2, **STORE)
+        cluster.add_node(**NODE)
         ended = training.wait(200)
     cluster.shutdown()
     return ended
