@@ -119,7 +119,7 @@ def sweep(
             echo(_announcement(queue, slots))
             with frozen_garbage():
                 run_with_tune(queue, home, slots, scheduler(), recording, is_over)
-                while queue.waiting and not is_over():
+                while queue.has_lost and not is_over():
                     # Trials whose nodes were lost after the last one had started, when Tune asks for no more.
                     run_with_tune(queue, home, slots, scheduler(), recording, is_over)
             _nothing_runs_any_more(queue.trials)

@@ -139,6 +139,11 @@ class TrialQueue:
         self.waiting.appendleft(trial)
         return True
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether a trial waits that was lost with its node."""
+        return any(trial.trial_id in self._losses for trial in self.waiting)
+
     def order_by(self, place: Callable[[TrialFolder], int]) -> None:
         """Sort the waiting trials by `place`; the order of equal ones is kept."""
         self.waiting = deque(sorted(self.waiting, key=place))

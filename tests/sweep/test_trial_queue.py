@@ -62,8 +62,10 @@ def test_a_lost_trial_is_the_next_one_as_often_as_it_may_be(tmp_path: Path) -> N
     queue = TrialQueue(run, SweepPlan(FixedPoints([{"seed": 0}, {"seed": 1}])), accept)
     first = queue.next()
     assert first is not None
+    assert not queue.has_lost
     for _ in range(2):
         assert queue.again(first)
+        assert queue.has_lost
         following = queue.next()
         assert following is not None
         assert following.trial_id == first.trial_id
