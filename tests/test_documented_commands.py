@@ -81,8 +81,10 @@ def in_english(experiment: Experiment) -> Experiment:
 
 
 @pytest.fixture
-def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work of each command replaced, after all checks that need no data."""
+def without_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of each command replaced, after all checks that need no data. `queries.txt` is there to be read."""
+    (tmp_path / "queries.txt").write_text("a dog barks\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     work: dict[str, Callable[..., Any]] = {
         "cli.experiment_options.ExperimentOptions.require_data": Mock(),
         "cli.running.open_run": understood,

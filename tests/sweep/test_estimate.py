@@ -162,7 +162,7 @@ def test_what_costs_the_same() -> None:
 def test_a_resumed_sweep_is_not_estimated(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", tiny(tmp_path), {"name": "train"})
     options = SweepOptions(estimate=True, resume=str(run.path))
-    with pytest.raises(ValueError, match=r"--estimate: got .*allowed nothing with --resume"):
+    with pytest.raises(ValueError, match=r"--estimate: got .*allowed only without --resume"):
         run_plan("train", options, {}, lambda *_: SweepPlan(FixedPoints([{}])), {}, echo=print)
 
 
