@@ -418,18 +418,27 @@ def test_folders_and_links_that_cannot_be_read_are_named(
 ) -> None:
     """The sounds of such a folder would leave an index at its update without a word; such a link ended a build."""
     audio = copied(place / "audio", tmp_path / "audio")
-    (audio / "closed").mkdir()
+    for name in ("closed", "locked"):
+        (audio / name).mkdir()
+    (audio / "locked" / "in.wav").write_bytes(b"")
     (audio / "far.wav").symlink_to("x" * 300)  # longer than a name may be
-    listed = os.scandir
+    listed, looked_up = os.scandir, os.stat
 
     def refusing(folder: Any = ".") -> Any:
         if Path(folder).name == "closed":
             raise PermissionError(13, "Permission denied", str(folder))
         return listed(folder)
 
+    def only_listed(path: Any, **options: Any) -> os.stat_result:
+        """A folder that may be listed, but not entered."""
+        if Path(str(path)).parent.name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return looked_up(path, **options)
+
     monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "stat", only_listed)
     changes = build_index(str(place / "model"), str(audio), str(tmp_path / "index"))
-    assert (set(changes.broken), changes.encoded) == ({"closed", "far.wav"}, 4)
+    assert (set(changes.broken), changes.encoded) == ({"closed", "far.wav", "locked/in.wav"}, 4)
 
 
 @pytest.mark.parametrize("reader", ["check_files", "stored_table", "read_structure"])

@@ -214,9 +214,16 @@ def test_the_address_is_always_said_and_a_cluster_that_serves_already_is_refused
         serve.shutdown()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no replica starts"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("start", RuntimeError("the port is taken")),
+        ("run", RuntimeError("no replica starts")),
+        ("run", KeyboardInterrupt()),
+    ],
+)
 def test_a_start_that_fails_leaves_no_serve_on_the_cluster(
-    place: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    place: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
     import ray
     from ray import serve
@@ -232,11 +239,11 @@ def test_a_start_that_fails_leaves_no_serve_on_the_cluster(
     monkeypatch.setattr(ray, "cluster_resources", dict)
     monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(proxies={}))
     monkeypatch.setattr(serve, "start", lambda **_: called.append("start"))
-    monkeypatch.setattr(serve, "run", failing)
+    monkeypatch.setattr(serve, step, failing)
     monkeypatch.setattr(serve, "shutdown", lambda: called.append("shutdown"))
     with pytest.raises(type(error)):
         on_ray.start_serving(on_ray.RayServer(indexes=[str(place / "whole")]))
-    assert called == ["ray", "start", "shutdown"]
+    assert called == ["ray", *(["start"] if step == "run" else []), "shutdown"]
 
 
 def free_port() -> int:

@@ -200,8 +200,8 @@ def open_archive(place: str) -> Archive:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The audio files below a folder, links to missing ones, and folders that cannot be listed, so that reading these gives the
-    reason; a link to a folder that was already listed is not followed.
+    """The audio files below a folder, names without a file that can be found, such as links to nothing, and folders that cannot
+    be listed, so that reading these gives the reason; a link to a folder that was already listed is not followed.
     """
     seen, closed = set[tuple[int, int]](), list[OSError]()
     for parent, folders, names in os.walk(folder, onerror=closed.append, followlinks=True):
@@ -215,7 +215,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             path = Path(parent, name)
             if name.startswith(".") or path.suffix.lower() not in AUDIO_SUFFIXES + OTHER_AUDIO:
                 continue
-            # Unlike pathlib's, these functions do not raise for a link into a folder that must not be read.
-            if os.path.isfile(path) or (path.is_symlink() and not os.path.exists(path)):
+            # Unlike pathlib's, these functions do not raise where a folder may be listed, but not entered.
+            if os.path.isfile(path) or not os.path.exists(path):
                 yield path
     yield from (Path(error.filename) for error in closed)

@@ -158,8 +158,6 @@ def start_serving(server: RayServer) -> None:
     if serve.status().proxies:
         raise refuse("--ray", "a cluster on which Ray Serve runs already", "one without it: `serve shutdown` ends it")
     gpus = 1 if ray.cluster_resources().get("GPU", 0) >= server.replicas else 0
-    # The host is always given, since Serve's default depends on RAY_SERVE_ENABLE_HA_PROXY.
-    serve.start(proxy_location="HeadOnly", http_options={"host": server.host, "port": server.port})
     both: dict[str, Any] = {"num_replicas": server.replicas, "max_ongoing_requests": AT_A_TIME}
     on_cpu, on_gpu = {"num_cpus": server.cpus}, {"num_cpus": server.cpus, "num_gpus": gpus}
     shards = [
@@ -171,6 +169,8 @@ def start_serving(server: RayServer) -> None:
     most = server.limits.most_waiting
     app = serve.deployment(name="app", ray_actor_options=on_gpu, max_queued_requests=most, **both)(AppReplica)
     try:
+        # The host is always given, since Serve's default depends on RAY_SERVE_ENABLE_HA_PROXY.
+        serve.start(proxy_location="HeadOnly", http_options={"host": server.host, "port": server.port})
         serve.run(app.bind(server, *shards), name=NAME, route_prefix="/")
     except BaseException:
         # On a cluster it would stay, and the next start would be refused.
