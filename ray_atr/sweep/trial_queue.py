@@ -141,8 +141,13 @@ class TrialQueue:
 
     @property
     def has_lost(self) -> bool:
-        """Whether a trial waits that was lost with its node."""
-        return any(trial.trial_id in self._losses for trial in self.waiting)
+        """Whether trials that were lost with their nodes wait, and nothing else is left to do: after an interrupt of Tune, which
+        ends as if it was done, there is.
+        """
+        waiting = {trial.trial_id for trial in self.waiting}
+        if not waiting or not waiting <= self._losses.keys():
+            return False
+        return all(status_of(trial) in ENDED for trial in self.trials if trial.trial_id not in waiting)
 
     def order_by(self, place: Callable[[TrialFolder], int]) -> None:
         """Sort the waiting trials by `place`; the order of equal ones is kept."""

@@ -62,15 +62,27 @@ def test_a_lost_trial_is_the_next_one_as_often_as_it_may_be(tmp_path: Path) -> N
     queue = TrialQueue(run, SweepPlan(FixedPoints([{"seed": 0}, {"seed": 1}])), accept)
     first = queue.next()
     assert first is not None
-    assert not queue.has_lost
     for _ in range(2):
         assert queue.again(first)
-        assert queue.has_lost
         following = queue.next()
         assert following is not None
         assert following.trial_id == first.trial_id
     assert not queue.again(first)
     assert [trial["seed"] for trial in handed_out(queue)] == [1]
+
+
+def test_tune_runs_again_only_if_lost_trials_alone_are_left(run: RunFolder) -> None:
+    """An interrupt ends Tune as if it was done, with trials that were running: it must not start again."""
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{"data.noise.ratio": ratio} for ratio in (0.2, 0.4)])), accept)
+    other, lost = queue.next(), queue.next()
+    assert other is not None
+    assert lost is not None
+    other.update(status=RUNNING)
+    assert not queue.has_lost
+    assert queue.again(lost)
+    assert not queue.has_lost
+    finish(other)
+    assert queue.has_lost
 
 
 def test_a_trial_scores_what_its_last_epoch_reached_and_once_finished_its_best(run: RunFolder) -> None:
