@@ -11,6 +11,7 @@ from typing import Any
 
 from ray_atr.common.override import as_typed, flatten, override
 from ray_atr.common.settings import counted
+from ray_atr.common.storage import is_local, remove_all
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
 from ray_atr.sweep.space import Grid, Point, Space, point_key
 from ray_atr.training.experiment import Experiment
@@ -125,8 +126,11 @@ class TrialQueue:
             return None
         trial = self.waiting.popleft()
         # Not by the trial's process: one that dies as it starts would be given the earlier attempt's reason.
-        for name in (ERROR_FILE, TRACEBACK_FILE):
-            (trial.folder / name).unlink(missing_ok=True)
+        for file in (trial.folder / ERROR_FILE, trial.folder / TRACEBACK_FILE):
+            if is_local(file):
+                file.unlink(missing_ok=True)
+            else:
+                remove_all(file)
         return trial
 
     def again(self, trial: TrialFolder) -> bool:
