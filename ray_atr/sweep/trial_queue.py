@@ -11,6 +11,7 @@ from typing import Any
 
 from ray_atr.common.override import as_typed, flatten, override
 from ray_atr.common.settings import counted
+from ray_atr.common.storage import is_local, remove_all
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
 from ray_atr.sweep.space import Grid, Point, Space, point_key
 from ray_atr.training.experiment import Experiment
@@ -125,8 +126,11 @@ class TrialQueue:
             return None
         trial = self.waiting.popleft()
         # Not by the trial's process: one that dies as it starts would be given the earlier attempt's reason.
-        for name in (ERROR_FILE, TRACEBACK_FILE):
-            (trial.folder / name).unlink(missing_ok=True)
+        for file in (trial.folder / ERROR_FILE, trial.folder / TRACEBACK_FILE):
+            if is_local(file):
+                file.unlink(missing_ok=True)
+            else:
+                remove_all(file)
         return trial
 
     def again(self, trial: TrialFolder) -> bool:
@@ -141,8 +145,13 @@ class TrialQueue:
 
     @property
     def has_lost(self) -> bool:
-        """Whether a trial waits that was lost with its node."""
-        return any(trial.trial_id in self._losses for trial in self.waiting)
+        """Whether trials that were lost with their nodes wait, and nothing else is left to do: after an interrupt of Tune, which
+        ends as if it was done, there is.
+        """
+        waiting = {trial.trial_id for trial in self.waiting}
+        if not waiting or not waiting <= self._losses.keys():
+            return False
+        return all(status_of(trial) in ENDED for trial in self.trials if trial.trial_id not in waiting)
 
     def order_by(self, place: Callable[[TrialFolder], int]) -> None:
         """Sort the waiting trials by `place`; the order of equal ones is kept."""

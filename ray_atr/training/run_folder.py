@@ -523,9 +523,11 @@ def captions_of_towers(retriever: Location) -> CaptionSample:
     model = storage.read_json(file).get("model", {}) if storage.file_exists(file) else {}
     if not all(model.get(f"{kind}.adapt.is_frozen") is True for kind in ("audio", "text")):
         return captions_trained_on(retriever)
-    trial = trial_of(retriever)
-    start = None if trial is None else RunFolder.open(retriever.parents[2]).experiment_of(trial).train.start_from
-    if start is None:
+    if (trial := trial_of(retriever)) is None:
+        return CaptionSample()
+    # As settings: the run may be of another version.
+    settings = RunFolder.open(retriever.parents[2]).settings_of(trial.describe()["overrides"])
+    if (start := settings.get("train.start_from")) is None:
         return CaptionSample()
     try:
         return captions_of_towers(saved_retriever(start, "train.start_from"))

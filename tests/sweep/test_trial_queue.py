@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
 from ray_atr.common.override import override
+from ray_atr.common.storage import file_exists, write_text
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.space import Space
@@ -62,15 +65,27 @@ def test_a_lost_trial_is_the_next_one_as_often_as_it_may_be(tmp_path: Path) -> N
     queue = TrialQueue(run, SweepPlan(FixedPoints([{"seed": 0}, {"seed": 1}])), accept)
     first = queue.next()
     assert first is not None
-    assert not queue.has_lost
     for _ in range(2):
         assert queue.again(first)
-        assert queue.has_lost
         following = queue.next()
         assert following is not None
         assert following.trial_id == first.trial_id
     assert not queue.again(first)
     assert [trial["seed"] for trial in handed_out(queue)] == [1]
+
+
+def test_tune_runs_again_only_if_lost_trials_alone_are_left(run: RunFolder) -> None:
+    """An interrupt ends Tune as if it was done, with trials that were running: it must not start again."""
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{"data.noise.ratio": ratio} for ratio in (0.2, 0.4)])), accept)
+    other, lost = queue.next(), queue.next()
+    assert other is not None
+    assert lost is not None
+    other.update(status=RUNNING)
+    assert not queue.has_lost
+    assert queue.again(lost)
+    assert not queue.has_lost
+    finish(other)
+    assert queue.has_lost
 
 
 def test_a_trial_scores_what_its_last_epoch_reached_and_once_finished_its_best(run: RunFolder) -> None:
@@ -110,6 +125,17 @@ def test_a_trial_is_handed_out_without_the_errors_of_its_last_attempt(run: RunFo
     assert again is not None
     assert _error_of(again, SimpleNamespace(error_file=None)) == "the trial's process died"
     assert not (trial.folder / TRACEBACK_FILE).exists()
+
+
+def test_a_store_that_restarts_as_a_trial_is_handed_out_does_not_end_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder.create(f"memory://{uuid.uuid4().hex}/run", EXPERIMENT, {"name": "sweep"})
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{}])), accept)
+    file = queue.waiting[0].folder / ERROR_FILE
+    write_text(file, "train.batch_size: got 5\n")
+    removals = Mock(wraps=file.fs.rm, side_effect=[OSError("restarts"), DEFAULT, DEFAULT])
+    monkeypatch.setattr(file.fs, "rm", removals)
+    assert queue.next() is not None
+    assert not file_exists(file)
 
 
 def test_seeds_and_points_are_added_to_a_finished_sweep(run: RunFolder) -> None:

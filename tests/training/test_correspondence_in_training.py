@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.override import override
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.noise import INDEX_FILE
@@ -23,6 +24,7 @@ from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.correspondence import embed_with_teachers
 from ray_atr.training.experiment import Experiment
+from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
@@ -185,6 +187,18 @@ def test_what_else_a_run_reads_is_known_again(data: Path, teacher: Path, tmp_pat
     assert prepared.digests(trained) == tokens
     (start / "text" / TOKENIZER_FILE).write_text("{}", encoding="utf-8")
     assert prepared.digests(trained) != tokens
+
+
+@pytest.mark.parametrize("setting", ["data.noise.index", "objective.knowledge.captions"])
+def test_a_file_in_a_store_has_a_digest_too(setting: str, tmp_path: Path) -> None:
+    store, name = fsspec.filesystem("memory"), uuid.uuid4().hex
+    url = f"memory://{name}/file"
+    experiment = override(Experiment(), {"objective": "ask", setting: url})
+    prepared, found = Prepared("data", "hash", tmp_path, None, tmp_path), []
+    for content in (b"first", b"second"):
+        store.pipe(f"/{name}/file", content)
+        found.append(prepared.digests(experiment)[setting])
+    assert found[0] != found[1]
 
 
 def test_a_teacher_may_be_a_trial_or_in_a_store(data: Path, teacher: Path, tmp_path: Path) -> None:

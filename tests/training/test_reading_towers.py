@@ -283,9 +283,9 @@ def test_towers_that_were_frozen_in_both_trainings_are_asked(
         assert ("takes their captions for right" in caplog.text) == (not text)
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("change", ["none", "start is gone", "of another version"])
 def test_frozen_towers_of_a_frozen_run_are_those_that_its_run_started_from(
-    home: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_gone: bool
+    home: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
     frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
     first = Path(shutil.copytree(trained, tmp_path / "first"))
@@ -297,7 +297,10 @@ def test_frozen_towers_of_a_frozen_run_are_those_that_its_run_started_from(
         content = read_json(best / SETTINGS_FILE)
         content["model"] |= {"audio.adapt.is_frozen": True, "text.adapt.is_frozen": True}
         write_json(best / SETTINGS_FILE, content)
-        if is_gone:
+        run = RunFolder.open(tmp_path / name)
+        if change == "of another version":
+            write_json(run.path / "experiment.json", {**run.settings, "train.removed": 1})
+        elif change == "start is gone":
             shutil.rmtree(first, ignore_errors=True)
         assert reads_of(home, home / "tones", best, **frozen) == "auto"
         assert ("takes their captions for right" in caplog.text) == (start is not None)
