@@ -108,10 +108,10 @@ class Prepared:
         """
         knowledge, correspondence = experiment.objective.knowledge, experiment.objective.correspondence
         index, start = experiment.data.noise.index, experiment.train.start_from
-        files: dict[str, list[Location]] = {"data.noise.index": [] if index is None else [Path(index)]}
+        files: dict[str, list[Location]] = {"data.noise.index": [] if index is None else [locate(index)]}
         found = {}
         if isinstance(knowledge, KnowledgeBaseObjective):
-            files["objective.knowledge.captions"] = [] if knowledge.captions is None else [Path(knowledge.captions)]
+            files["objective.knowledge.captions"] = [] if knowledge.captions is None else [locate(knowledge.captions)]
             if knowledge.source != "train":
                 found["objective.knowledge.source"] = read_manifest(knowledge.source).hash
         if isinstance(correspondence, Teacher):

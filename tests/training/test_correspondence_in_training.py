@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.override import override
+from ray_atr.common.storage import locate, write_bytes
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.noise import INDEX_FILE
@@ -185,6 +187,17 @@ def test_what_else_a_run_reads_is_known_again(data: Path, teacher: Path, tmp_pat
     assert prepared.digests(trained) == tokens
     (start / "text" / TOKENIZER_FILE).write_text("{}", encoding="utf-8")
     assert prepared.digests(trained) != tokens
+
+
+@pytest.mark.parametrize("path", ["data.noise.index", "objective.knowledge.captions"])
+def test_what_a_run_reads_from_a_store_is_known_again(data: Path, tmp_path: Path, path: str) -> None:
+    place = locate(f"memory://{uuid.uuid4().hex}/file")
+    experiment = tiny(data, objective="ask")
+    prepared, digests = prepared_for(experiment, tmp_path / "home"), []
+    for content in (b"before", b"before", b"after"):
+        write_bytes(place, content)
+        digests.append(prepared.digests(override(experiment, {path: str(place)}))[path])
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_teacher_may_be_a_trial_or_in_a_store(data: Path, teacher: Path, tmp_path: Path) -> None:
