@@ -197,6 +197,8 @@ def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypat
         (evaluate, ["--checkpoint", "--card"], "--checkpoint"),
         (evaluate, ["--checkpoint", "c", "--baseline"], "--baseline"),
         (evaluate, ["--checkpoint", "c", "--mteb", "--card"], "--mteb"),
+        (evaluate, ["--checkpoint", "c", "--clips", "--card"], "--clips"),
+        (prepare, ["join", "--sets", "a", "b", "--out", "o", "--leave-out"], "--leave-out"),
         (sweep, ["--space", "seed=grid(0)", "--maximize"], "--maximize"),
         (prepare, ["folder", "--source", "s", "--out", "o", "--captions"], "--captions"),
     ],

@@ -83,6 +83,25 @@ def test_a_home_in_a_store_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert home() == tmp_path.resolve()
 
 
+def test_a_submitted_job_of_a_user_without_a_home_is_told_where_to_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its runs would be in the folder that Ray deletes with the job."""
+    copied = tmp_path / "working_dir_files" / "_ray_pkg_0"
+    copied.mkdir(parents=True)
+    monkeypatch.chdir(copied)
+    monkeypatch.delenv("RAY_ATR_HOME", raising=False)
+    monkeypatch.setenv("RAY_JOB_ID", "01000000")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home() == tmp_path / "ray_atr"
+    # As the command sets it.
+    monkeypatch.setenv("HOME", str(copied))
+    with pytest.raises(
+        ValueError, match="RAY_ATR_HOME: got 'nothing'; allowed a folder that stays: this user has no home"
+    ):
+        home()
+
+
 def test_a_user_without_a_home_has_a_ray_with_a_token_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,10 +167,18 @@ def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
 
 def _require_values(options: Any, arguments: Sequence[str]) -> None:
     """ValueError for an option that takes several values and is given without one, as with an unset variable."""
+    values = dict(_values_of(options))
     for word, following in itertools.pairwise([*arguments, "--"]):
         name = word.removeprefix("--").replace("-", "_")
-        if word.startswith("--") and following.startswith("--") and getattr(options, name, None) == ():
+        if word.startswith("--") and following.startswith("--") and values.get(name) == ():
             raise refuse(word, "nothing", "one value or more")
+
+
+def _values_of(options: Any) -> Iterator[tuple[str, Any]]:
+    """The names and values of a command's options, also of those in a part of them."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        yield from _values_of(value) if dataclasses.is_dataclass(value) else [(field.name, value)]
 
 
 def _require_places_that_stay(options: Any) -> None:

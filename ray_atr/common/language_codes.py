@@ -158,7 +158,7 @@ def language_by_name(name: str) -> str | None:
     for language in LANGUAGES.values():
         if _plain(name) in (_plain(language.name), _plain(language.endonym)):
             return language.code
-    entry = _in_iso(name=name.title())
+    entry = _in_iso(name=name.capitalize()) or _in_iso(name=name.title())
     return _USUAL_NAMES.get(_plain(name)) if entry is None else entry.code
 
 

@@ -366,12 +366,16 @@ def await_room(
 
 def home() -> Path:
     """The folder of `data/` and `runs/`: RAY_ATR_HOME, else the current folder. A submitted job runs in a
-    copy of the working directory that Ray deletes, so there it is `~/ray_atr`. ValueError for a URL.
+    copy of the working directory that Ray deletes, so there it is `~/ray_atr`. ValueError for a URL, and for a submitted job of a
+    user without a home, who has the current folder as one.
     """
     if configured := os.environ.get("RAY_ATR_HOME"):
         if (folder := local_path(configured)) is None:
             raise refuse("RAY_ATR_HOME", configured, "a folder of this machine; --out and --data.source may be URLs")
         return folder.resolve()
+    if is_in_a_copy_of_a_job() and Path.home() == Path.cwd():
+        allowed = "a folder that stays: this user has no home, and Ray deletes the working directory of a submitted job"
+        raise refuse("RAY_ATR_HOME", "nothing", allowed)
     return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()
 
 

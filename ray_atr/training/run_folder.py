@@ -392,7 +392,9 @@ class RunFolder:
         with contextlib.suppress(OSError):
             (self.path / "trials").rmdir()
         if {entry.name for entry in self.path.iterdir()} <= {LOCK_FILE, HOLDER_FILE}:
-            storage.remove_folder(self.path)
+            # It may be a mount, or in a folder that this user may not write.
+            with contextlib.suppress(OSError):
+                storage.remove_folder(self.path)
 
     def trial(self, trial_id: str) -> TrialFolder:
         """The folder of a trial, which need not exist. ValueError for an id that cannot name a folder."""

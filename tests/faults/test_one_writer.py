@@ -234,3 +234,11 @@ def test_a_run_that_cannot_start_takes_only_its_own_files_with_it(tmp_path: Path
         run.remove()
     assert [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()] == others
     assert folder.exists() == bool(others)
+
+
+def test_a_run_that_cannot_start_may_be_in_a_folder_that_cannot_be_removed(tmp_path: Path) -> None:
+    """Here its name is too long to be moved aside. The error took the place of why the run cannot start."""
+    run = RunFolder.create(tmp_path / ("a" * 250), Experiment(), {"name": "train"})
+    with run.locked():
+        run.remove()
+    assert not list(run.path.iterdir())

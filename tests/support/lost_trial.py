@@ -22,13 +22,13 @@ from tests.support.tiny import make_data, typed_settings
 NODE: dict[str, Any] = {"num_cpus": 2, **STORE}
 
 
-def main(folder: Path, workers: str) -> int:
+def main(folder: Path) -> int:
     data, run = make_data(folder / "tones", num_test=0), folder / "run"
     # Without CPUs the head takes no process of a trial.
     cluster = Cluster(initialize_head=True, head_node_args={**HEAD, **STORE, "num_cpus": 0})
     doomed = cluster.add_node(**NODE)
     typed = [word for word in typed_settings(data, "1") if not word.startswith("--train.epochs")]
-    more = [f"--scaling.workers={workers}", "--scaling.ray_data=false", "--train.epochs=60", "--no-figures"]
+    more = ["--scaling.workers=1", "--scaling.ray_data=false", "--train.epochs=60", "--no-figures"]
     with subprocess.Popen(
         [sys.executable, "-m", "ray_atr", "train", f"--out={run}", *typed, *more],
         env={**os.environ, "RAY_ADDRESS": cluster.address},
@@ -42,4 +42,4 @@ def main(folder: Path, workers: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]), sys.argv[2]))
+    raise SystemExit(main(Path(sys.argv[1])))

@@ -16,8 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_trial_whose_node_is_lost_goes_on_from_its_last_checkpoint(tmp_path: Path, workers: str) -> None:
+def test_a_trial_whose_node_is_lost_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     # Socket names must stay short, so not under pytest's own long folder.
     with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
         environment = {
@@ -30,7 +29,7 @@ def test_a_trial_whose_node_is_lost_goes_on_from_its_last_checkpoint(tmp_path: P
         }
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "tests.support.lost_trial", str(tmp_path), workers],
+                [sys.executable, "-m", "tests.support.lost_trial", str(tmp_path)],
                 cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
             )  # fmt: skip
         finally:

@@ -47,9 +47,8 @@ def test_after_a_failure_the_room_of_a_killed_process_becomes_free(leaders: list
 
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"})
     failed = SimpleNamespace(config={"trial_id": run.add_trial({"seed": 1}).trial_id})
-    recorder = _recorder(
-        TrialQueue(run, SweepPlan(FixedPoints([])), check_experiment), Recording([], CommonFailure()), lambda: False
-    )
+    queue = TrialQueue(run, SweepPlan(FixedPoints([])), check_experiment)
+    recorder = _recorder(queue, Recording([], CommonFailure()), lambda: False)
     own = placement_group([{"CPU": 0.1}])
     assert own.wait(30)
     lost, kept = ray.get([leader.take.remote() for leader in leaders], timeout=60)
