@@ -149,11 +149,11 @@ def test_a_reader_who_has_seen_enough_is_no_failure(printer: str) -> None:
     script = f"""
 from rich.console import Console
 from ray_atr.cli.parse import run_script
-run_script(lambda: [{printer}('x' * 70) for _ in range(9_999)])
+run_script(lambda: [{printer}('x' * 20) for _ in range(9_999)])
 """
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("x" * 70 + "\n", "", 141)
+    assert (done.stdout, done.stderr, done.returncode) == ("x" * 20 + "\n", "", 141)
 
 
 def test_the_time_that_elapses_ends_with_its_reader() -> None:

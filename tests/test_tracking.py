@@ -468,6 +468,7 @@ def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
         fetch_experiment("to_fetch", store, tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_what_was_fetched_while_it_ran_is_brought_up_to_date(tmp_path, store):
     """A report of the experiment showed, from then on, what the first one had."""
     folder = write_run(tmp_path / "run", OBJECTIVES, running=[0])

@@ -243,8 +243,8 @@ class ScalingSettings(Settings):
     )
     max_failures: int = setting(
         1,
-        "times a trial's workers are restarted from the last checkpoint, and times that a trial is whose own process was lost "
-        "with its node",
+        "times that a trial's workers are restarted from the last checkpoint, and times that a trial is started again after "
+        "its own process was lost with its node",
         at_least=0,
     )
     encoders: int = setting(

@@ -113,6 +113,7 @@ def test_recomputing_activations_takes_another_forward_and_changes_nothing(home:
         torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0, msg=name)
 
 
+@pytest.mark.slow
 def test_compiling_is_asked_for_by_its_path(home: Path, tmp_path: Path) -> None:
     """Layers are compiled in their first step, and those of a retriever that is read back never."""
 
