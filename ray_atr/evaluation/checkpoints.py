@@ -120,7 +120,10 @@ class Checkpoint:
             # The training data may have been moved since, or be in a store that cannot be reached.
             return None
         recorded = hashes_of(RunFolder.open(self.run_folder).info).values()
-        return found if found.hash in recorded or not recorded else None
+        # A search does not record soundscapes whose settings it draws from a range.
+        assert self.trial is not None
+        is_varied = any(path.startswith("data.soundscapes.") for path in self.trial.describe()["overrides"])
+        return found if is_varied or found.hash in recorded or not recorded else None
 
     def share_trained_on(self, manifest: Manifest, rows: Sequence[ClipCaptions]) -> float:
         """The share of a data set's clips that it was trained on with their captions, as far as it is known; 0 if it is not."""

@@ -86,7 +86,7 @@ def card_text(
         lines += [
             "",
             "`ray-atr export FOLDER --to FORMAT` writes it for other libraries, in each format that can hold these towers: onnx,",
-            f"clap, sentence-transformers, mlflow. Give such an export audio at {rate:,} Hz, no longer than {seconds:g} s.",
+            f"clap, sentence-transformers, mlflow. All but mlflow take audio at {rate:,} Hz alone, no longer than {seconds:g} s.",
         ]
     if facts:
         lines += ["", "## Training and evaluation", "", *(f"- {name}: {value}" for name, value in facts.items())]

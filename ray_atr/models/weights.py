@@ -324,21 +324,25 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {WEIGHTS_FILE}")
     weights = read_checkpoint(file, "model folder")
-    listed = digests_of(folder)
-    for frozen in sorted(folder.glob(f"*/{FROZEN_FILE}")):
-        # One that is not listed was left by an earlier model, as in a repository of the hub to which both were uploaded.
-        if not listed or frozen.relative_to(folder).as_posix() in listed:
-            weights.update(read_checkpoint(frozen, "model folder"))
+    for name in _frozen_files(folder):
+        weights.update(read_checkpoint(folder / name, "model folder"))
     return weights
+
+
+def _frozen_files(folder: Location) -> list[str]:
+    """The files of weights of a saved model's frozen towers, by their names in its folder."""
+    # One that is not listed was left by an earlier model, as in a repository of the hub to which both were uploaded.
+    listed = digests_of(folder) if isinstance(folder, Path) else {}
+    names = [f"{kind}/{FROZEN_FILE}" for kind in ("audio", "text")]
+    return [name for name in names if (not listed or name in listed) and file_exists(folder / name)]
 
 
 def shapes_of_weights(folder: Location) -> dict[str, tuple[int, ...]]:
     """The shapes of a saved model's tensors by name, from the heads of its files, also in a store. ValueError for a missing or
     broken file.
     """
-    frozen = [file for kind in ("audio", "text") if file_exists(file := folder / kind / FROZEN_FILE)]
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in (folder / WEIGHTS_FILE, *frozen):
+    for file in (folder / name for name in (WEIGHTS_FILE, *_frozen_files(folder))):
         with refusing("model folder", file, "a complete safetensors file"):
             if isinstance(file, Path):
                 with safe_open(file, "pt") as opened:

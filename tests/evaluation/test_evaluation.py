@@ -544,6 +544,16 @@ def test_a_data_set_in_the_place_of_the_training_data_is_another(world: dict[str
         assert find_checkpoint(tmp_path / "run").is_trained_on(manifest) == is_trained_on
 
 
+def test_soundscapes_that_a_search_drew_are_the_training_data(world: dict[str, Path], tmp_path: Path) -> None:
+    """The run records the soundscapes of its base and of listed values."""
+    manifest = dataclasses.replace(read_manifest(world["data"]), name="soundscapes")
+    for overrides, is_trained_on in (({"seed": 0}, False), ({"data.soundscapes.num_train": 37}, True)):
+        run = RunFolder.create(tmp_path / str(is_trained_on), tiny("soundscapes"), {"name": "search"})
+        shutil.copytree(world["loose"], Path(str(run.add_trial(overrides).folder)) / "best")
+        run.update_info(data={"name": "soundscapes", "hash": 64 * "0", "set": "soundscapes"})
+        assert find_checkpoint(run.path).is_trained_on(manifest) == is_trained_on
+
+
 def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
     runs = world["runs"]
     with pytest.raises(ValueError, match=r"checkpoint: got several that differ in train\.learning_rate; allowed"):

@@ -21,7 +21,7 @@ from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, Transforme
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import Bert, Labse, SmallTransformer, Sonar, TransformersText, XlmRoberta, train_tokenizer
-from ray_atr.models.weights import FROZEN_FILE, write_weights
+from ray_atr.models.weights import FROZEN_FILE, shapes_of_weights, write_weights
 from ray_atr.objectives import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.fork_server import run_program
@@ -67,7 +67,8 @@ def test_who_may_read_the_folder_may_read_its_weights(tmp_path: Path) -> None:
 def test_a_frozen_tower_that_an_earlier_model_left_in_the_folder_is_not_read(tmp_path: Path) -> None:
     """As in a repository of the hub to which both models were uploaded."""
     retriever = scratch()
-    write_weights(tmp_path / "tower", retriever.audio_tower.state_dict(), prefix="audio_tower.")
+    of_another_kind = {**retriever.audio_tower.state_dict(), "another": torch.zeros(1)}
+    write_weights(tmp_path / "tower", of_another_kind, prefix="audio_tower.")
     retriever.save_pretrained(tmp_path / "hub", frozen={"audio": tmp_path / "tower"})
     disturb(retriever)
     retriever.save_pretrained(tmp_path / "later")
@@ -75,6 +76,7 @@ def test_a_frozen_tower_that_an_earlier_model_left_in_the_folder_is_not_read(tmp
     assert (tmp_path / "hub" / "audio" / FROZEN_FILE).is_file()
     found = Retriever.from_pretrained(tmp_path / "hub").state_dict()
     assert all(torch.equal(found[name], value) for name, value in retriever.state_dict().items())
+    assert "audio_tower.another" not in shapes_of_weights(tmp_path / "hub")
 
 
 @pytest.mark.parametrize("pooling", ["mean", "pooler"])

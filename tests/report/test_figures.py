@@ -146,6 +146,13 @@ def test_points_of_two_data_sets_have_fronts_marks_and_lines_of_their_own(tmp_pa
     assert (len(fronts), [len(line.get_xdata()) for line in lines]) == (2, [26] * 4)
 
 
+def test_a_figure_of_languages_says_that_not_even_the_best_points_fit(tmp_path: Path, drawn: list[Figure]) -> None:
+    sources = [f"data/{number}" for number in range(21)]
+    draw_languages(read_runs([write_run(tmp_path / "run", {"data.source": sources})]), tmp_path / "languages.png")
+    (figure,) = drawn
+    assert "text→audio, 16 of 21 points, some of the best of each objective on each data set" in words(figure)
+
+
 def test_a_noise_ratio_has_all_of_its_digits(tmp_path: Path, drawn: list[Figure]) -> None:
     space: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.005, 0.125]}
     runs = read_runs([write_run(tmp_path / "run", space)])

@@ -24,8 +24,8 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
 EXTRA = "sentence-transformers"
-AUDIO_NEEDED = "model.audio ast, htsat or transformers (of AST or CLAP kind); as_sentence_transformer and onnx take any"
-TEXT_NEEDED = "model.text bert, labse, xlm_roberta or transformers; as_sentence_transformer and onnx take any"
+AUDIO_NEEDED = "model.audio ast, htsat or transformers (AST or CLAP); as_sentence_transformer takes any, onnx most"
+TEXT_NEEDED = "model.text bert, labse, xlm_roberta or transformers; as_sentence_transformer takes any, onnx most"
 
 
 def require(retriever: Retriever) -> None:

@@ -171,8 +171,11 @@ def _left_out(shown: pd.DataFrame, points: pd.DataFrame, runs: Runs, what: str =
     """Words of a title about the points that a figure does not show, or name; empty if there are none."""
     if len(shown) == len(points):
         return ""
-    of_each = " on each data set" if of_other_queries(points, runs) else ""
-    return f"{what}{len(shown)} of {len(points)} points, the best of each objective{of_each}"
+    paths = of_other_queries(points, runs)
+    best = f"the best of each objective{' on each data set' if paths else ''}"
+    if len(shown) < len(points.drop_duplicates([OBJECTIVE, *paths])):
+        best = f"some of {best}"
+    return f"{what}{len(shown)} of {len(points)} points, {best}"
 
 
 def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[str, float]:
