@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -245,15 +247,50 @@ def run_in_tune(config: dict[str, Any], run: str, home: str, shown: Sequence[str
     continue. `shown` are the metrics that the scheduler compares.
     """
     from ray import tune
-    from ray.tune.integration.ray_train import TuneReportCallback
 
     folder = RunFolder.open(run)
     trial = folder.trial(config["trial_id"])
     error = trial.folder / ERROR_FILE
     experiment = folder.experiment_of(trial)
-    callbacks = [TuneReportCallback()] if experiment.scaling.has_workers else []
-    run_trial(
-        experiment, trial.folder, Path(home), callbacks, lambda metrics: tune.report(packed(metrics, shown)), shown
-    )
+    with _reports_of_workers() if experiment.scaling.has_workers else contextlib.nullcontext() as callback:
+        callbacks = [] if callback is None else [callback]
+        run_trial(
+            experiment, trial.folder, Path(home), callbacks, lambda metrics: tune.report(packed(metrics, shown)), shown
+        )
     if file_exists(error):
         raise TrialError(error.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def _reports_of_workers() -> Iterator[Any]:
+    """A callback of Ray Train in its controller. What it is given reaches Tune in order, and all of it before the block ends.
+
+    Ray's own, TuneReportCallback, may lose the last report or wait for ever: the trial's process takes reports from one
+    queue and the end of this function from another, and neither waits for the other.
+    """
+    from ray import tune
+    from ray.train import UserCallback
+    from ray.util.queue import Full, Queue
+
+    reports = Queue(1, actor_options={"num_cpus": 0})
+
+    class Sends(UserCallback):
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            reports.put(metrics[0])
+
+    def pass_on() -> None:
+        for metrics in iter(reports.get, None):
+            tune.report(metrics)
+
+    # Tune ends this thread within `report` if it stops the trial.
+    thread = threading.Thread(target=pass_on, name="reports", daemon=True)
+    thread.start()
+    try:
+        yield Sends()
+    finally:
+        while thread.is_alive():
+            with contextlib.suppress(Full):
+                reports.put(None, timeout=1)
+                break
+        thread.join()
+        reports.shutdown(force=True)
