@@ -383,21 +383,26 @@ def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_
         Index.open(tmp_path / "index", checkpoint=str(unfitted.folder)).search("a low tone", "eng")
 
 
+def small_pack(inputs: Path, folder: Path, pairs: Path) -> Pack:
+    """A pack for the index in the folder, trained for one epoch."""
+    return make_pack(
+        str(folder / "index"),
+        str(pairs),
+        str(inputs / "model"),
+        folder / "pack",
+        options=PackOptions(method="audio", onnx=False),
+        settings={"train.epochs": "1", "train.batch_size": "4"},
+        echo=lambda message: None,
+    )
+
+
 def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     model, sound = save_retriever(tmp_path / "model", seed=3), make_tones(tmp_path / "audio") / "tone 2.wav"
     build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"))
     rows = [[row, f"Ton {row}", "deu", ("train", "train", "val", "test")[row % 4]] for row in range(12)]
     with (tmp_path / "pairs.csv").open("w", newline="", encoding="utf-8") as opened:
         csv.writer(opened).writerows([["audio_row", "caption", "language", "split"], *rows])
-    made = make_pack(
-        str(tmp_path / "index"),
-        str(tmp_path / "pairs.csv"),
-        str(inputs / "model"),
-        tmp_path / "pack",
-        options=PackOptions(method="audio", onnx=False),
-        settings={"train.epochs": "1", "train.batch_size": "4"},
-        echo=lambda message: None,
-    )
+    made = small_pack(inputs, tmp_path, tmp_path / "pairs.csv")
 
     def asked() -> Index:
         return Index.open(tmp_path / "index", checkpoint=str(made.folder))
@@ -436,15 +441,7 @@ def test_english_texts_go_to_the_pack_if_the_own_model_has_only_its_captions(inp
     data = str(import_vectors(given, tmp_path / "data").folder)
     save_retriever(tmp_path / "model", **{"audio": "vectors", "audio.width": D, "text": "vectors", "text.data": data})
     build_index(str(tmp_path / "model"), data, str(tmp_path / "index"))
-    made = make_pack(
-        str(tmp_path / "index"),
-        str(inputs / "pairs.csv"),
-        str(inputs / "model"),
-        tmp_path / "pack",
-        options=PackOptions(method="audio", onnx=False),
-        settings={"train.epochs": "1", "train.batch_size": "4"},
-        echo=lambda message: None,
-    )
+    made = small_pack(inputs, tmp_path, inputs / "pairs.csv")
     index = Index.open(tmp_path / "index", checkpoint=str(made.folder))
     pack = Index.open(tmp_path / "index", retriever=index.retriever)
     pack.manifest = replace(pack.manifest, model=model_fingerprint(index.retriever))

@@ -139,6 +139,28 @@ def started_ray(
             end_processes_of(temporary)
 
 
+def output_of_cluster(module: str, *words: str, seconds: float, **variables: str) -> str:
+    """What a program prints that starts a cluster of its own and ends without an error. The cluster's processes are ended."""
+    # Socket names must stay short, so not under pytest's own long folder.
+    with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
+        environment = {
+            **environment_without_ray(),
+            "RAY_TMPDIR": temporary,
+            "RAY_AUTH_MODE": "disabled",
+            # Ray lets several nodes in.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+        }
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", module, *words],
+                cwd=ROOT, env=environment | variables, capture_output=True, text=True, timeout=seconds, check=False,
+            )  # fmt: skip
+        finally:
+            end_processes_of(temporary)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
 def without(folder: Path) -> list[str]:
     """What a command runs within, by which it finds this folder empty, as on a machine with disks of its own."""
     hides = 'mount -t tmpfs none "$0" && exec "$@"'
