@@ -147,9 +147,12 @@ def remove_leftovers(path: Path) -> None:
 
 def remove_leftovers_below(folder: Path) -> None:
     """Remove temporary files that dead writers left anywhere below a folder."""
-    # Not by `rglob`, which fails if a folder that it is about to read is removed.
-    entries = (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files))
-    remove_leftovers_among(entry for entry in entries if entry.name.startswith("."))
+    remove_leftovers_among(entry for entry in entries_below(folder) if entry.name.startswith("."))
+
+
+def entries_below(folder: Path) -> Iterator[Path]:
+    """Everything below a folder, which another process may remove meanwhile: `rglob` would fail then."""
+    return (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files))
 
 
 def remove_leftovers_among(paths: Iterable[Path]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ray_atr.common.atomic import remove_folder, remove_leftovers_below
+from ray_atr.common.atomic import entries_below, remove_folder, remove_leftovers_below
 
 KINDS = ("features", "vectors", "tokenizers", "indexes")
 MANIFEST_FILES = ("manifest.json", "index.json")
@@ -79,9 +79,7 @@ def list_caches(home: Path) -> list[Cache]:
 
 def _num_bytes(path: Path) -> int:
     """The size of a file, or of all files below a folder."""
-    # Not by `rglob`, which fails if a folder that it is about to read is removed.
-    files = [str(path), *(os.path.join(parent, name) for parent, _, names in os.walk(path) for name in names)]
-    return sum(map(os.path.getsize, filter(os.path.isfile, files)))
+    return sum(entry.stat().st_size for entry in (path, *entries_below(path)) if entry.is_file())
 
 
 def prune(home: Path, unused_days: float) -> list[Cache]:

@@ -288,17 +288,20 @@ def rename(file: Location, new: Location) -> None:
         remove_all(file)
 
 
-def remove_all(folder: Location) -> None:
-    """Remove a folder and all in it, if it is there; in a store also a file."""
-    if isinstance(folder, Path):
-        shutil.rmtree(folder, ignore_errors=True)
+def remove_all(place: Location) -> None:
+    """Remove a file, or a folder and all in it, if it is there."""
+    if isinstance(place, Path):
+        if place.is_dir():
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            place.unlink(missing_ok=True)
         return
 
     def removed() -> None:
         with contextlib.suppress(FileNotFoundError):
-            folder.fs.rm(folder.path, recursive=True)
+            place.fs.rm(place.path, recursive=True)
 
-    with_retries(folder, removed)
+    with_retries(place, removed)
 
 
 def _leads_back(folder: str, root: str) -> bool:

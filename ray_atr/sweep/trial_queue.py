@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_atr.common.override import as_typed, flatten, override
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import is_local, remove_all
+from ray_atr.common.storage import remove_all
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
 from ray_atr.sweep.space import Grid, Point, Space, point_key
 from ray_atr.training.experiment import Experiment
@@ -126,11 +126,8 @@ class TrialQueue:
             return None
         trial = self.waiting.popleft()
         # Not by the trial's process: one that dies as it starts would be given the earlier attempt's reason.
-        for file in (trial.folder / ERROR_FILE, trial.folder / TRACEBACK_FILE):
-            if is_local(file):
-                file.unlink(missing_ok=True)
-            else:
-                remove_all(file)
+        for name in (ERROR_FILE, TRACEBACK_FILE):
+            remove_all(trial.folder / name)
         return trial
 
     def again(self, trial: TrialFolder) -> bool:
@@ -145,8 +142,8 @@ class TrialQueue:
 
     @property
     def has_lost(self) -> bool:
-        """Whether trials that were lost with their nodes wait, and nothing else is left to do: after an interrupt of Tune, which
-        ends as if it was done, there is.
+        """Whether all trials have ended but some that were lost with their nodes and wait. Tune also ends as if it was done after
+        an interrupt, when others have not.
         """
         waiting = {trial.trial_id for trial in self.waiting}
         if not waiting or not waiting <= self._losses.keys():

@@ -61,7 +61,7 @@ class Unfinished:
             if has_shards and name.endswith(NOTE):
                 storage.remove_all(self.target / f"{name.removesuffix(NOTE)}.parquet")
             if name not in (*keep, LOCK_FILE, HOLDER_FILE):
-                _remove(self.work / name)
+                storage.remove_all(self.work / name)
 
     def written(
         self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
@@ -85,7 +85,7 @@ class Unfinished:
         if storage.is_local(self.destination):
             own = () if manifest.parts else (shard.file for shard in manifest.shards)
             for name in set(storage.names_in(self.work)) - {shards.MANIFEST_FILE, *own, *keep}:
-                _remove(self.work / name)
+                storage.remove_all(self.work / name)
             # An empty folder is replaced, no other.
             shards.refuse_overwrite(self.destination)
             with contextlib.suppress(FileNotFoundError):
@@ -94,14 +94,6 @@ class Unfinished:
         else:
             storage.remove_all(self.work)
         return shards.read_manifest(self.destination)
-
-
-def _remove(place: storage.Location) -> None:
-    """Remove a file or a folder."""
-    if storage.is_local(place) and not place.is_dir():
-        place.unlink()
-    else:
-        storage.remove_all(place)
 
 
 def note_file(shard_file: str) -> str:
