@@ -27,6 +27,7 @@ from ray_atr.training.ray_train import (
     ENDED_FOR_MEMORY,
     ERROR_FILE,
     LOW_MEMORY,
+    NODE_LOST,
     TRACEBACK_FILE,
     TrialError,
     packed,
@@ -39,8 +40,7 @@ from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 # A file error as Python prints it; missing files and permissions have classes of their own.
 DISK_ERROR = re.compile(r"^\W*OSError: \[Errno \d+\] ([^\n:]+): '([^'\n]+)'", re.MULTILINE)
-# Ray's words for an actor whose node is gone, and for one that does not answer: its process, or its node.
-NODE_LOST, NO_ANSWER = re.compile(r"\bnode (has )?died\b"), "The actor is temporarily unavailable"
+NO_ANSWER = "The actor is temporarily unavailable"  # Ray's words where a process or its node does not answer
 LOSS_SECONDS = 30.0  # Ray's time to find that a node that does not answer is gone
 # A trial's own process only waits for its workers; Tune does not allow 0.
 TRIAL_PROCESS_CPUS = 0.01
@@ -190,7 +190,7 @@ def _recorder(queue: TrialQueue, recording: Recording, is_over: Callable[[], boo
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             folder = folder_of(trial)
-            if _is_lost_with_its_node(trial, self.nodes) and not folder.is_finished and queue.again(folder):
+            if not folder.is_finished and _is_lost_with_its_node(trial, self.nodes) and queue.again(folder):
                 recording.lost(folder)
             else:
                 recording.failed(folder, _error_of(folder, trial))
@@ -226,8 +226,10 @@ def _is_lost_with_its_node(trial: Any, nodes: Set[str]) -> bool:
     text = _text_of_error(trial)
     if TrialError.__qualname__ in text:
         return False
-    if NODE_LOST.search(text) or NO_ANSWER not in text:
-        return NODE_LOST.search(text) is not None
+    if NODE_LOST.search(text):
+        return True
+    if NO_ANSWER not in text:
+        return False
     deadline = time.monotonic() + LOSS_SECONDS
     while nodes <= living_nodes():
         if time.monotonic() > deadline:

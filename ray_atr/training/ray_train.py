@@ -65,6 +65,8 @@ REMEDY = (
 )
 
 
+NODE_LOST = re.compile(r"\bnode (has )?died\b")
+"""Ray's words for an actor whose node is gone."""
 OF_LOST_PEERS = re.compile(r"\bgloo/|NCCL|process group|by peer|Broken pipe")
 """Errors of torch in an exchange with workers that are gone: a consequence of another error."""
 
@@ -149,7 +151,7 @@ def how_process_ended(error: Exception) -> str | None:
     where = f" on {address[1]}" if (address := re.search(r"\bip: ([\w.:]+)", text)) else ""
     if isinstance(failure, OutOfMemoryError) or LOW_MEMORY in text:
         return ENDED_FOR_MEMORY.format(where)
-    if "node has died" in text or "node died" in text:
+    if NODE_LOST.search(text):
         return f"its node{where} is gone"
     return f"its process{where} was killed, as the system does where memory is full, or it crashed"
 
