@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -46,7 +47,7 @@ from ray_atr.common.storage import (
     write_json,
     write_text,
 )
-from ray_atr.common.transfer import put_folder
+from ray_atr.common.transfer import get, put_folder
 from ray_atr.evaluation.report import read_runs, write_report
 from ray_atr.models.text import SmallTransformerTower
 from ray_atr.models.weights import link_weights, write_weights
@@ -440,6 +441,23 @@ def test_a_disk_that_is_full_before_a_file_is_sent_to_a_store_is_named() -> None
 
     assert in_fork(write_to_a_full_disk, raised) == 0
     assert raised == [errno.EFBIG, Path(tempfile.gettempdir())]
+
+
+def test_a_disk_that_is_full_while_a_file_is_fetched_is_named_at_once() -> None:
+    """Not the store, which was asked again for two minutes."""
+    raised: list[object] = []
+
+    def fetch_to_a_full_disk() -> list[object]:
+        with watched_store(nobody) as place, tempfile.TemporaryDirectory() as folder:
+            write_bytes(place / "shard", bytes(100_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+            started = time.monotonic()
+            with pytest.raises(OSError, match="File too large") as error:
+                get(place / "shard", Path(folder, "shard"))
+            return [error.value.errno, Path(error.value.filename) == Path(folder, "shard"), time.monotonic() - started < 5]
+
+    assert in_fork(fetch_to_a_full_disk, raised) == 0
+    assert raised == [errno.EFBIG, True, True]
 
 
 def test_a_disk_that_is_full_while_a_folder_is_copied_is_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from upath import UPath
 
-from ray_atr.common.atomic import atomic_file, disk_errors
+from ray_atr.common.atomic import REFUSALS, atomic_file, disk_errors
 from ray_atr.common.redaction import WITHOUT_SECRETS, redact
 from ray_atr.common.settings import installing, local_path, refuse
 
@@ -125,6 +125,8 @@ def with_retries(place: Location, action: Callable[[], Result]) -> Result:
             if isinstance(error.__cause__, ANSWERS):
                 _answered.add(store)
                 raise
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in REFUSALS:
+                raise  # the disk of this machine is full or fails
             if isinstance(place, Path) or store not in _answered or time.monotonic() + pause > deadline:
                 raise
             if pause == 0.5:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_atr.common.atomic import files_aside, new_folder
+from ray_atr.common.atomic import REFUSALS, files_aside, new_folder
 from ray_atr.common.digests import read_text, write_text
 from ray_atr.common.locations import Location, StorageError, entries_in, file_exists, safe_name, with_retries
 
@@ -29,9 +29,14 @@ def put(source: Path, target: UPath) -> None:
 
 
 def get(source: UPath, target: Path) -> None:
-    """Copy a file of a store to this machine. StorageError if it is absent."""
+    """Copy a file of a store to this machine. StorageError if it is absent; OSError if this machine's disk refuses it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with_retries(source, lambda: source.fs.get_file(source.path, str(target)))
+    try:
+        with_retries(source, lambda: source.fs.get_file(source.path, str(target)))
+    except StorageError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in REFUSALS:
+            raise OSError(error.__cause__.errno, error.__cause__.strerror, str(target)) from None
+        raise
 
 
 def put_folder(source: Path, target: Location, *, last: str = "") -> None:
