@@ -454,7 +454,11 @@ def test_a_disk_that_is_full_while_a_file_is_fetched_is_named_at_once() -> None:
             started = time.monotonic()
             with pytest.raises(OSError, match="File too large") as error:
                 get(place / "shard", Path(folder, "shard"))
-            return [error.value.errno, Path(error.value.filename) == Path(folder, "shard"), time.monotonic() - started < 5]
+            return [
+                error.value.errno,
+                Path(error.value.filename) == Path(folder, "shard"),
+                time.monotonic() - started < 5,
+            ]
 
     assert in_fork(fetch_to_a_full_disk, raised) == 0
     assert raised == [errno.EFBIG, True, True]

@@ -25,6 +25,9 @@ AUDIO_SUFFIXES = (
 )  # fmt: skip
 """Endings of the names of files that libsndfile decodes."""
 READABLE = "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file"
+CONVERT = "convert it with ffmpeg -i FILE NEW.flac"
+UNKNOWN_LENGTH = 2**62
+"""Where a FLAC file's header lacks the number of samples, libsndfile says the largest one, and fails at the file's end."""
 CONTAINERS = (
     (4, b"ftyp", "AAC or another sound in MP4 (m4a, mp4)"),
     (0, b"\x1aE\xdf\xa3", "a Matroska or WebM file"),
@@ -105,6 +108,8 @@ def open_sound(data: Buffer, name: str = "clip", bounds: AudioBounds | None = No
         raise refuse(f"{name}, sample rate", rate, f"{bounds.lowest_rate} to {bounds.highest_rate} Hz")
     if channels > bounds.most_channels:
         raise refuse(f"{name}, channels", channels, f"at most {bounds.most_channels}")
+    if promised >= UNKNOWN_LENGTH:
+        raise refuse(name, "a file that was written to a pipe, without its length", f"{READABLE}; {CONVERT}")
     if promised / rate > bounds.longest_seconds:
         seconds = f"{promised / rate:.0f} s by its header"
         raise refuse(f"{name}, length", seconds, f"at most {bounds.longest_seconds:g} s")
@@ -138,9 +143,7 @@ def _no_audio(name: str, data: bytes, error: Exception) -> ValueError:
         return refuse(name, "an empty file (0 bytes), not audio", READABLE)
     for start, mark, kind in CONTAINERS:
         if data[start : start + len(mark)] == mark:
-            return refuse(
-                name, f"{kind}, which is not supported", f"{READABLE}; convert it with ffmpeg -i FILE FILE.flac"
-            )
+            return refuse(name, f"{kind}, which is not supported", f"{READABLE}; {CONVERT}")
     size = len(data)
     reason = error.error_string if isinstance(error, soundfile.LibsndfileError) else str(error)
     return refuse(name, f"{size} bytes that are not audio ({shortened(reason, 120)})", READABLE)

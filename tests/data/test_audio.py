@@ -53,6 +53,14 @@ def test_a_wav_that_was_written_to_a_pipe_is_read_to_its_end(stated: int) -> Non
     assert len(decode(bytes(data))[0]) == 16_000
 
 
+def test_a_flac_that_was_written_to_a_pipe_is_refused_with_a_remedy() -> None:
+    data = bytearray(encoded(noise(16_000), format="FLAC"))
+    data[21] &= 0xF0  # the last 36 bits before the checksum are the number of samples
+    data[22:26] = bytes(4)
+    with pytest.raises(ValueError, match=r"rain_17: got .* without its length'; .* ffmpeg"):
+        decode(bytes(data), "rain_17")
+
+
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"this is a text file, not audio", b"\0" * 5000])
 def test_what_is_no_audio_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"rain_17: got .* not audio"):

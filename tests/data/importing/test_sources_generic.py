@@ -994,7 +994,7 @@ def test_what_phones_record_is_called_by_its_name(content: bytes, says: str) -> 
     with pytest.raises(ValueError, match=re.escape(says)) as error:
         open_sound(content, "a.bin")
     assert "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file" in str(error.value)
-    assert ("ffmpeg -i FILE FILE.flac" in str(error.value)) == bool(content)
+    assert ("ffmpeg -i FILE NEW.flac" in str(error.value)) == bool(content)
 
 
 def test_one_of_several_columns_of_audio_is_chosen(tmp_path: Path) -> None:
