@@ -13,7 +13,7 @@
 # A sweep over the nodes of one allocation:  sbatch cluster/slurm.sh --recipe quickstart --seeds 0 1 2
 # Submit from the repository, on a file system that all nodes share. Five minutes before the time limit the job asks to be queued
 # again, as Slurm itself does only after a preemption or a lost node; a requeued job resumes where it stopped.
-# What follows the script's name goes to PIPELINE (default sweep_noise).
+# What follows the script's name goes to PIPELINE (default sweep_noise). Without GPUs: sbatch --gpus-per-node=0 cluster/slurm.sh
 set -euo pipefail
 
 pipeline=${PIPELINE:-sweep_noise}
@@ -23,13 +23,15 @@ run_folder=${RUN_FOLDER:-$root/runs/$pipeline-$SLURM_JOB_ID}
 cd "$root"
 # Once, before the nodes start: the committed lock file decides every version.
 uv sync --frozen --no-dev --extra s3 --extra gcs
-# `ray symmetric-run` calls `ray` by its bare name.
 export PATH=$root/.venv/bin:$PATH
 
-head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# The head's address on the cluster's own network; the port differs from job to job, as nodes may be shared.
-head_address=$(srun --nodes=1 --ntasks=1 --nodelist="$head_node" hostname --ip-address | awk '{print $1}')
-port=$((20000 + SLURM_JOB_ID % 20000))
+# This script runs on the first node, which is Ray's head. Some distributions give a host's name to the loopback address.
+head_address=$(hostname --ip-address | awk '{print $1}')
+if [[ $head_address == 127.* ]]; then
+    head_address=$(hostname --all-ip-addresses | awk '{print $1}')
+fi
+# Ports that differ from job to job, as nodes may be shared. Workers take any free ones.
+port=$((20000 + 2 * (SLURM_JOB_ID % 5000)))
 
 # Every node must show this token; the file is readable by its owner only and is on the shared file system.
 export RAY_AUTH_MODE=token
@@ -38,14 +40,43 @@ export RAY_AUTH_TOKEN_PATH=$root/.ray-token-$SLURM_JOB_ID
 trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
 
 export RAY_ATR_HOME=$root
-export RAY_ADDRESS=$head_address:$port
 # Socket names have a short limit, and node-local temporary folders are often long.
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID
 
+gpus=${SLURM_GPUS_ON_NODE:-0}
+resources=(--num-cpus "$SLURM_CPUS_PER_TASK" --num-gpus "$gpus" --min-worker-port 0 --max-worker-port 0)
+if [ -n "${SLURM_MEM_PER_NODE:-}" ]; then
+    # Ray's own share, but of the job's memory (MiB) instead of the node's.
+    resources+=(--object-store-memory $((SLURM_MEM_PER_NODE * 1024 * 1024 * 3 / 10)))
+fi
+
+# Not `ray symmetric-run`: it refuses a node on which any other Ray runs, and stops all of the user's at its end. Here Slurm
+# ends what the job has started.
+ray start --head --node-ip-address "$head_address" --port "$port" --ray-client-server-port $((port + 1)) "${resources[@]}"
+export RAY_ADDRESS=$head_address:$port
+if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
+    others=$((SLURM_JOB_NUM_NODES - 1))
+    # Since version 22.05, Slurm gives a step one CPU of a task's unless it asks again.
+    srun --nodes=$others --ntasks=$others --exclude="$SLURMD_NODENAME" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+        ray start --address "$RAY_ADDRESS" --block "${resources[@]}" &
+fi
+# The nodes have joined when Ray counts them all.
+timeout 600 python - "$SLURM_JOB_NUM_NODES" <<'PYTHON' || { echo "$SLURM_JOB_NUM_NODES nodes did not join within 600 s"; exit 1; }
+import sys, time, ray
+
+ray.init(log_to_driver=False)
+while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]):
+    time.sleep(1)
+PYTHON
+
+options=()
+if [ "$gpus" -gt 0 ]; then
+    options+=(--scaling.gpus_per_worker 1)
+fi
 if [ -f "$run_folder/sweep.json" ]; then
-    where=(--resume "$run_folder")
+    options+=(--resume "$run_folder")
 else
-    where=(--out "$run_folder")
+    options+=(--out "$run_folder")
 fi
 
 requeue() {
@@ -54,15 +85,7 @@ requeue() {
 }
 trap requeue USR1
 
-# Starts Ray on every node, runs the command on the first one when all have joined, and stops Ray after it.
-srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
-    ray symmetric-run \
-    --address "$RAY_ADDRESS" \
-    --min-nodes "$SLURM_JOB_NUM_NODES" \
-    --num-cpus="$SLURM_CPUS_PER_TASK" \
-    --num-gpus="${SLURM_GPUS_ON_NODE:-1}" \
-    -- \
-    python "pipelines/$pipeline.py" "${where[@]}" --scaling.gpus_per_worker 1 "$@" &
+python "pipelines/$pipeline.py" "${options[@]}" "$@" &
 # bash hears a signal only while it waits for what runs in the background; a wait that a signal ended is begun again.
 running=$!
 until wait "$running"; status=$?; ! kill -0 "$running" 2>/dev/null; do :; done

@@ -362,42 +362,80 @@ def test_the_slurm_script_is_bash_and_uses_options_that_ray_has():
     from click.testing import CliRunner
     from ray.scripts.scripts import cli
 
-    help_text = CliRunner().invoke(cli, ["symmetric-run", "--help"]).output
-    for option in ("--address", "--min-nodes"):
-        assert option in script
-        assert option in help_text
     started = CliRunner().invoke(cli, ["start", "--help"]).output
-    for option in ("--num-cpus", "--num-gpus"):
-        assert option in script
-        assert option in started
+    of_ray = re.findall(r"(?:ray start|resources\+?=).*", script)
+    options = {option for line in of_ray for option in re.findall(r"--[a-z-]+", line)}
+    assert len(options) == 11
+    assert all(option in started for option in options)
+
+
+SLURM_TOOLS = {
+    "uv": "",
+    "scontrol": "",
+    "hostname": 'case "$1" in --ip-address) echo 127.0.1.1;; *) echo 10.0.0.1 172.17.0.1;; esac',
+    "ray": "",
+    "srun": "",
+}
+
+
+@pytest.fixture
+def slurm_job(tmp_path):
+    """Runs the script with stand-ins for the tools; `pipeline` is what its command does. Returns its process and their calls."""
+
+    def run(pipeline: str = "exit 7", **environment: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        python = f'case "$*" in pipelines/*) {pipeline};; esac'
+        for name, script in {**SLURM_TOOLS, "python": python}.items():
+            call = f'echo "$(basename "$0") $*" >>{tmp_path}/called'
+            (tools / name).write_text(f"#!/bin/bash\n{call}\n{script}\n")
+            (tools / name).chmod(0o755)
+        environment = {
+            "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1",
+            "SLURM_CPUS_PER_TASK": "8", "SLURM_SUBMIT_DIR": str(tmp_path), **environment,
+        }  # fmt: skip
+        command = ["bash", str(CLUSTER / "slurm.sh"), "--seeds", "0"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=20)
+        assert not list(tmp_path.glob(".ray-token-*"))
+        return done, (tmp_path / "called").read_text().splitlines()
+
+    return run
 
 
 @pytest.mark.parametrize("is_near_its_limit", [False, True])
-def test_a_slurm_job_asks_to_be_queued_again_and_ends_as_its_sweep_did(tmp_path, is_near_its_limit):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    say = f'echo "$(basename "$0") $*" >>{tmp_path}/called'
-    signal = "kill -USR1 $PPID; sleep 0.3" if is_near_its_limit else ":"
-    scripts = {
-        "uv": say,
-        "scontrol": f"{say}; echo node",
-        "srun": f'{say}; case "$*" in *symmetric-run*) {signal}; exit 7;; *) echo 10.0.0.1;; esac',
-    }
-    for name, script in scripts.items():
-        (tools / name).write_text(f"#!/bin/bash\n{script}\n")
-        (tools / name).chmod(0o755)
-    environment = {
-        "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n", "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_CPUS_PER_TASK": "8", "SLURM_SUBMIT_DIR": str(tmp_path),
-    }  # fmt: skip
-    done = subprocess.run(
-        ["bash", str(CLUSTER / "slurm.sh")], env=environment, capture_output=True, text=True, check=False, timeout=20
-    )
+def test_a_slurm_job_asks_to_be_queued_again_and_ends_as_its_sweep_did(slurm_job, is_near_its_limit):
+    signal = "kill -USR1 $PPID; sleep 0.3; " if is_near_its_limit else ""
+    done, called = slurm_job(f"{signal}exit 7")
     assert done.returncode == 7, done.stderr
-    called = (tmp_path / "called").read_text().splitlines()
     assert called[0] == "uv sync --frozen --no-dev --extra s3 --extra gcs"
     assert ("scontrol requeue 12" in called) == is_near_its_limit
-    assert not list(tmp_path.glob(".ray-token-*"))
+
+
+def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_job, tmp_path):
+    """Nodes may be shared with other jobs: neither their memory nor their GPUs nor their ports nor their Rays are this one's."""
+    done, called = slurm_job(SLURM_GPUS_ON_NODE="2", SLURM_MEM_PER_NODE="1000")
+    assert done.returncode == 7, done.stderr
+    head = next(call for call in called if call.startswith("ray start"))
+    assert "--node-ip-address 10.0.0.1 --port 20024 --ray-client-server-port 20025" in head, "not the loopback address"
+    others = next(call for call in called if call.startswith("srun"))
+    assert "--nodes=1 --ntasks=1 --exclude=n1 --cpus-per-task=8 ray start --address 10.0.0.1:20024" in others
+    for started in (head, others):
+        assert started.endswith(
+            "--num-cpus 8 --num-gpus 2 --min-worker-port 0 --max-worker-port 0 --object-store-memory 314572800"
+        )
+    out = f"--out {tmp_path}/runs/sweep_noise-12"
+    assert called[-1] == f"python pipelines/sweep_noise.py --scaling.gpus_per_worker 1 {out} --seeds 0"
+    assert not any("stop" in call or "symmetric-run" in call for call in called)
+
+
+def test_a_slurm_job_on_one_node_without_gpus_claims_none_and_resumes(slurm_job, tmp_path):
+    run = tmp_path / "runs" / "sweep_noise-12"
+    run.mkdir(parents=True)
+    (run / "sweep.json").touch()
+    _, called = slurm_job(SLURM_JOB_NUM_NODES="1")
+    assert not any(call.startswith("srun") for call in called)
+    assert "--num-gpus 0" in next(call for call in called if call.startswith("ray start"))
+    assert called[-1] == f"python pipelines/sweep_noise.py --resume {run} --seeds 0"
 
 
 def test_the_readme_names_every_file_and_only_scripts_that_exist():
