@@ -31,11 +31,10 @@ from ray_atr.workshop.importing.import_options import Import
 from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import (
-    Absent,
     AudioLocation,
     Entry,
-    Remark,
     Source,
+    aligned,
     captions_of,
     read_location,
 )
@@ -205,9 +204,9 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: L
 def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent: Counter[str]) -> Iterator[Entry]:
     """The entries to import, checked, with their further captions. Absent clips and notes go into the plan."""
     seen: set[str] = set()
-    for entry in source.entries():
-        if isinstance(entry, Remark):
-            plan.notes.append(entry.text)
+    for entry in aligned(source.entries()):
+        if isinstance(entry, str):
+            plan.notes.append(entry)
             continue
         if isinstance(entry, Skipped):
             plan.bad_rows.append(entry)
@@ -216,10 +215,11 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
         if entry.clip_id in seen:
             raise ValueError(f"{at}: its id occurs twice in {source.source}; ids must be unique{source.remedy}")
         seen.add(entry.clip_id)
-        if isinstance(entry, Absent):
-            (plan.absent if entry.is_normal else plan.missing).append(Skipped(entry.clip_id, entry.reason))
+        if entry.place is None:
+            reason = Skipped(entry.clip_id, entry.absent or "its audio is absent")
+            (plan.missing if entry.absent else plan.absent).append(reason)
             # Only normal absences are counted; others are listed with their reasons.
-            num_absent[entry.split] += entry.is_normal
+            num_absent[entry.split] += not entry.absent
             continue
         schema.check_split(entry.split, f"{at}, split")
         yield dataclasses.replace(entry, captions=schema.check_captions(extra.joined_to(entry), at))

@@ -54,7 +54,7 @@ class Esc50(source.Source):
         for split in source.require_folds(self.folds):
             check_split(split, "folds")
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry]:
         say = caption if self.wording == "sentences" else lambda name, _: label_sentence(name)
         folder = locate(self.source, keeps_links=True)
         audio = source.audio_below(folder, "audio/")
@@ -66,7 +66,7 @@ class Esc50(source.Source):
         for row, fold in zip(rows, folds, strict=True):
             if (split := split_of.get(fold)) is not None:
                 captions = {code: (say(row["category"], code),) for code in self.languages}
-                yield _entry(row, audio.get(source.stem(row["filename"])), captions, split)
+                yield _entry(row, audio, captions, split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,21 +82,22 @@ class Esc50Clotho(source.Source):
         super().__post_init__()
         check_split(self.split)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry]:
         folder = locate(self.source, keeps_links=True)
         audio = source.audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50_clotho_captions.jsonl"
         for at, row in read_table(table, required=["filename", "category", "captions"]):
             if not isinstance(row["captions"], dict):
                 raise refuse(f"{at}, captions", row["captions"], "an object of lists of captions by language")
-            yield _entry(row, audio.get(source.stem(row["filename"])), check_captions(row["captions"], at), self.split)
+            yield _entry(row, audio, check_captions(row["captions"], at), self.split)
 
 
 def _entry(
-    row: Row, place: source.AudioLocation | None, captions: Mapping[str, Sequence[str]], split: str
-) -> source.Entry | source.Absent:
-    labels, absent = (row["category"],), f"audio/{row['filename']} is not there"
-    return source.entry_of(source.stem(row["filename"]), place, captions, split, labels=labels, absent=absent)
+    row: Row, audio: Mapping[str, source.AudioLocation], captions: Mapping[str, Sequence[str]], split: str
+) -> source.Entry:
+    clip_id, absent = source.stem(row["filename"]), f"audio/{row['filename']} is not there"
+    about: Row = {"labels": (row["category"],), "split": split, "absent": absent}
+    return source.Entry(clip_id=clip_id, place=audio.get(clip_id), captions=captions, **about)
 
 
 def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ class HuggingFace(source.Source):
     label_column: str = setting("", "column of labels; unset: none")
     split: str = setting("train", "split of files whose name contains none")
 
-    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
+    def entries(self) -> Iterator[source.Entry]:
         folder = locate(self.source, keeps_links=True)
         files = source.list_files(folder)
         tables = [path for path in files if path.endswith((".parquet", ".arrow")) and "cache-" not in path]
@@ -60,7 +60,6 @@ class HuggingFace(source.Source):
             raise ValueError(f"{folder}: no .parquet or .arrow file of a Hugging Face data set")
         names = set(files)
         rows_of_split: Counter[str] = Counter()
-        lost = 0
         for path in tables:
             split = self._split_of(path)
             rows = enumerate(_rows(folder, path, self._columns), start=1)
@@ -74,19 +73,15 @@ class HuggingFace(source.Source):
                     inner = values["audio path"] or ""
                     place = source.location_in(folder, inner, at)
                     if inner not in names:
-                        yield source.Absent(
-                            clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there"
-                        )
+                        absent = f"the table holds no audio, and {inner or 'no path'} is not there"
+                        yield source.Entry(clip_id=clip_id, place=None, split=split, absent=absent)
                         continue
-                captions, num_lost = source.in_place(self._captions(values, at))
-                if not captions:
-                    yield source.Absent(clip_id, split, f"{at}: no caption")
+                captions = self._captions(values, at)
+                if not any(map(any, captions.values())):
+                    yield source.Entry(clip_id=clip_id, place=None, split=split, absent=f"{at}: no caption")
                     continue
-                lost += num_lost
                 labels = source.labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
                 yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
-        if lost:
-            yield source.unaligned(lost)
 
     def _split_of(self, path: str) -> str:
         *folders, name = path.split("/")
