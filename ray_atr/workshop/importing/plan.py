@@ -28,7 +28,7 @@ from ray_atr.data import schema
 from ray_atr.data.decoding import AudioBounds, open_sound
 from ray_atr.data.shards import Manifest, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
 from ray_atr.workshop.importing.import_options import Import
-from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
+from ray_atr.workshop.importing.session import Unfinished, unfinished
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import (
     AudioLocation,
@@ -126,8 +126,7 @@ class ShardJob:
 
 def import_shard(job: ShardJob) -> dict[str, Any]:
     """Read, check and write one shard of a plan; returns what its note says: the shard, and the clips left out."""
-    work = locate(job.work, keeps_links=True)
-    with open_arrow(work / PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
+    with open_arrow(locate(job.work, keeps_links=True) / PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
         rows = batches.get_batch(job.index).to_pylist()
     skipped: list[dict[str, str]] = []
 
@@ -142,9 +141,7 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
             del clip
 
     shard = write_shard(locate(job.target, keeps_links=True), job.file, job.split, clips())
-    note = {"shard": dataclasses.asdict(shard) if shard else None, "skipped": skipped}
-    write_note(work, job.file, note)
-    return note
+    return {"shard": dataclasses.asdict(shard) if shard else None, "skipped": skipped}
 
 
 def _read_clip(row: dict[str, Any], job: ShardJob) -> schema.Clip | str:
