@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 from scipy.stats import chi2_contingency, norm
 
 from ray_atr.common.settings import refuse
@@ -148,12 +149,9 @@ def decreasing_density(p_value: Floats) -> Floats:
 
     Isotonic regression of a histogram whose bins are fine near 0, where the density is steep. At least that of one pair a bin.
     """
-    # Takes two seconds to import, and only an audit needs it.
-    from sklearn.isotonic import IsotonicRegression
-
     edges = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, BINS)])
     counts, _ = np.histogram(p_value, edges)
     width = np.diff(edges)
-    fitted = IsotonicRegression(increasing=False).fit_transform(np.arange(BINS), counts / width, sample_weight=width)
+    fitted = isotonic_regression(counts / width, weights=width, increasing=False).x
     density = np.maximum(fitted, 1.0 / width.max() / max(len(p_value), 1)) / len(p_value)
     return np.asarray(density[np.clip(np.searchsorted(edges, p_value, side="left") - 1, 0, BINS - 1)])
