@@ -51,8 +51,7 @@ class Esc50(source.Source):
             )
         for language in self.languages:
             grammar_of(language)
-        for split in source.require_folds(self.folds):
-            check_split(split, "folds")
+        _split_of_folds(self.folds)
 
     def entries(self) -> Iterator[source.Entry]:
         say = caption if self.wording == "sentences" else lambda name, _: label_sentence(name)
@@ -62,7 +61,9 @@ class Esc50(source.Source):
         rows = [row for _, row in read_table(table, required=["filename", "fold", "category"])]
         # pandas writes whole numbers as 1.0 if a cell of their column is empty.
         folds = [source.cell_of(row, "fold").removesuffix(".0") for row in rows]
-        split_of = _splits(self.folds, set(folds))
+        split_of = _split_of_folds(self.folds or DEFAULT_FOLDS)
+        if self.folds and (absent := split_of.keys() - set(folds)):
+            raise refuse("folds", ", ".join(sorted(absent)), "folds of this copy: " + ", ".join(sorted(set(folds))))
         for row, fold in zip(rows, folds, strict=True):
             if (split := split_of.get(fold)) is not None:
                 captions = {code: (say(row["category"], code),) for code in self.languages}
@@ -100,11 +101,16 @@ def _entry(
     return source.Entry(clip_id=clip_id, place=audio.get(clip_id), captions=captions, **about)
 
 
-def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:
-    """The split of each fold. ValueError if a fold was asked for that the table does not have."""
-    chosen = source.require_folds(assignments or DEFAULT_FOLDS)
-    split_of = {fold: split for split, folds in chosen.items() for fold in folds}
-    for fold, split in split_of.items():
-        if fold not in found and assignments:
-            raise refuse("folds", f"{split}={fold}", "folds of this copy: " + ", ".join(sorted(found)))
+def _split_of_folds(assignments: Sequence[str]) -> dict[str, str]:
+    """The split of each fold: train of 1 and 2 for `train=1,2`. ValueError on another form or a fold named twice."""
+    split_of: dict[str, str] = {}
+    for assignment in assignments:
+        split, _, values = assignment.partition("=")
+        folds = list(filter(None, map(str.strip, values.split(","))))
+        if not split or not folds:
+            raise ValueError(f"folds: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
+        for fold in folds:
+            if fold in split_of:
+                raise ValueError(f"folds: {fold} occurs in two splits")
+            split_of[fold] = check_split(split, "folds")
     return split_of

@@ -206,23 +206,6 @@ def is_absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def require_folds(assignments: Sequence[str]) -> dict[str, list[str]]:
-    """`("train=1,2", "val=3")` -> `{"train": ["1", "2"], "val": ["3"]}`. ValueError on another form or a value named twice."""
-    chosen: dict[str, list[str]] = {}
-    seen: set[str] = set()
-    for assignment in assignments:
-        name, equals, values = assignment.partition("=")
-        parts = [part.strip() for part in values.split(",") if part.strip()]
-        if not equals or not name or not parts:
-            raise ValueError(f"folds: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
-        for part in parts:
-            if part in seen:
-                raise ValueError(f"folds: {part} occurs in two splits")
-            seen.add(part)
-        chosen.setdefault(name, []).extend(parts)
-    return chosen
-
-
 # --- places
 
 
