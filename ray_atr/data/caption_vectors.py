@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,8 @@ def check_kind(source: str, path: str, got: object, *, reads_vectors: bool) -> N
 def clip_width(source: str) -> int:
     """Numbers of a clip's vector. ValueError if the folder is no data set of vectors."""
     require_vectors(source, "model.audio")
-    return _first_width(source, read_manifest(source).hash)
-
-
-@lru_cache(maxsize=16)
-def _first_width(source: str, data_hash: str) -> int:
-    """The width of the first clip's vector; the import has checked that all have the same."""
     manifest = read_manifest(source)
+    # The import has checked that all have the same width.
     first = next(iterate_rows(manifest, manifest.splits[0], columns=["audio"]))
     return int(loaded(first["audio"], manifest.name).size)
 
