@@ -51,7 +51,10 @@ class CaptionVectors:
 
     def rows(self, captions: Sequence[Caption]) -> NDArray[np.int64]:
         """The row of each caption `[n]`, -1 for a caption without a vector."""
-        wanted = np.array([caption_key(caption) for caption in captions], np.int64)
+        return self.rows_of_keys(np.array([caption_key(caption) for caption in captions], np.int64))
+
+    def rows_of_keys(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each key `[n]`, -1 for one without a vector."""
         if not len(self):
             return np.full(len(wanted), -1)
         rows = np.searchsorted(self.keys, wanted).clip(max=len(self) - 1)
