@@ -8,7 +8,7 @@ from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources.source import AudioLocation, Entry, Source, aligned
 
 
-class Found(NamedTuple):
+class FoundInSource(NamedTuple):
     """The clips with audio, those without, the rows that were dropped, and the remarks, each in the source's order."""
 
     clips: list[Entry]
@@ -17,8 +17,8 @@ class Found(NamedTuple):
     remarks: list[str]
 
 
-def found_in(source: Source) -> Found:
-    found = Found([], [], [], [])
+def found_in(source: Source) -> FoundInSource:
+    found = FoundInSource([], [], [], [])
     for one in aligned(source.entries()):
         if isinstance(one, str):
             found.remarks.append(one)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.common.locations import MAX_NAME_BYTES
-from ray_atr.common.settings import Settings, refuse, setting
+from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.data.decoding import AudioBounds
 from ray_atr.data.shards import CLIPS_PER_SHARD
 
@@ -87,11 +87,7 @@ class Join(Settings):
     )
     name: str = setting("", "name of the joined data set; unset: the names of its sets")
     licence: str = setting("", "its licence; unset: those of its sets")
-    ray: str = setting(
-        "auto",
-        "read on Ray's workers: always, never, or auto: in a cluster, or if there are 5000 clips or more",
-        choices=("auto", "always", "never"),
-    )
+    ray: str = inherited(Import, "ray")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -75,11 +75,8 @@ class FsdNoisy18k(Source):
 
     def _takes(self, is_checked: bool, is_small: bool) -> bool:
         """Whether a clip of train is one of those asked for."""
-        if self.clips == "all":
-            return True
-        if self.clips == "clean":
-            return is_checked
-        return not is_checked and (self.clips == "noisy" or is_small)
+        taken = {"all": True, "noisy": not is_checked, "noisy_small": not is_checked and is_small, "clean": is_checked}
+        return taken[self.clips]
 
 
 @dataclass(frozen=True, kw_only=True)

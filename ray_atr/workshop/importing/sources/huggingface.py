@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import nearest, refuse, setting
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import SPLITS, check_language
@@ -131,11 +132,7 @@ class HuggingFace(source.Source):
                 language: source.texts_of(values[column], f"{at}, {column}", blanks=True)
                 for language, column in self._assigned.items()
             }
-        if (by_language := source.texts_by_language(values, at)) is not None:
-            return by_language
-        column = next((name for name in ("text", "texts") if values.get(name)), None)
-        texts = source.captions_of(values, at) or (source.texts_of(values[column], f"{at}, {column}") if column else [])
-        return {"eng": texts}
+        return source.texts_by_language(values, at, ENGLISH, ("text", "texts"))
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
         if self.id_column == ROW_NUMBER:

@@ -172,13 +172,18 @@ def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
     return texts if blanks else list(filter(None, texts))
 
 
-def texts_by_language(row: Mapping[str, Any], at: str) -> dict[str, list[str]] | None:
-    """The texts of an object by language in `captions` or `caption`, which has a text or a list of texts for each language. A
-    blank text becomes an empty one. None if the row has no such object. ValueError for an unknown or repeated language.
+def texts_by_language(
+    row: Mapping[str, Any], at: str, language: str, others: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """The captions of a row by language: of an object in `captions` or `caption`, which has a text or a list of texts for each
+    language, where a blank text becomes an empty one; else the row's own (`captions_of`), or those of the first of the `others`
+    among the columns that has any, in `language`. ValueError for an unknown or repeated language.
     """
     by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
     if by_language is None:
-        return None
+        of_others = (texts_of(row.get(name), f"{at}, {name}") for name in others)
+        texts = captions_of(row, at) or next(filter(None, of_others), [])
+        return {check_language(language, f"{at}, language"): texts} if texts else {}
     cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in by_language.items()}
     cells = {code: cell for code, cell in cells.items() if any(cell)}
     # Checked without the blanks, which say where a sentence has no translation.

@@ -182,11 +182,7 @@ class TableSource(source.Source):
                 cell = source.texts_of(row.get(column), f"{at}, {column}", blanks=several)
                 captions.setdefault(language or row_language, []).extend(cell)
             return captions if any(map(any, captions.values())) else {}
-        by_language = source.texts_by_language(row, at)
-        if by_language is not None:
-            return by_language
-        texts_of_row = source.captions_of(row, at)
-        return {row_language: texts_of_row} if texts_of_row else {}
+        return source.texts_by_language(row, at, row_language)
 
     def _split(self, row: Mapping[str, Any], at: str) -> str:
         """A row's split. ValueError, with what may be meant, for a name that a split cannot have."""

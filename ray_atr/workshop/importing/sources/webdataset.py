@@ -86,14 +86,12 @@ class WebDataset(source.Source):
         if not isinstance(row, dict):
             raise ValueError(f"{at}.json: a JSON object is expected")
         labels = source.labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
-        by_language = source.texts_by_language(row, f"{at}.json")
-        if by_language is not None:
-            return by_language, labels
-        captions = source.captions_of(row, f"{at}.json") or source.texts_of(row.get("text"), f"{at}.json, text")
-        if not captions:
-            captions = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
-        language = check_language(str(row.get("language") or self.language), f"{at}, language")
-        return ({language: captions} if captions else {}), labels
+        language = str(row.get("language") or self.language)
+        captions = source.texts_by_language(row, f"{at}.json", language, ("text",))
+        lines = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
+        if not captions and lines:
+            captions = {check_language(language, f"{at}, language"): lines}
+        return captions, labels
 
 
 def _clips_of(file: Location, tar: str) -> Iterator[tuple[str, source.AudioLocation | None, dict[str, bytes]]]:
