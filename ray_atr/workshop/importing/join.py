@@ -55,10 +55,11 @@ EXAMPLES = 2
 
 
 class Member(NamedTuple):
-    """A clip of one of the sets."""
+    """A clip of one of the sets, by its id in the joined set."""
 
     clip_id: str
     split: str
+    key: RecordingKey
 
 
 def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = silent) -> Manifest:
@@ -82,8 +83,8 @@ def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = sil
     with unfinished(out) as state:
         if held := state.already_made(origin):
             return held
-        members, keys = _recording_keys(sets, state, listed, options, partial(progress, "reading"))
-        shared, recording_notes = shared_recordings(members, keys, partial(progress, "comparing"))
+        members = _members(sets, state, listed, options, partial(progress, "reading"))
+        shared, recording_notes = shared_recordings(members, partial(progress, "comparing"))
         left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
         shards = [
             recounted(manifest, name, shard, left_out) for name, manifest in sets.items() for shard in manifest.shards
@@ -182,14 +183,14 @@ def note_recordings(alone: Manifest, *, is_decoded: bool) -> dict[str, Any]:
     return {"clips": clips}
 
 
-def _recording_keys(
+def _members(
     sets: Mapping[str, Manifest],
     state: Unfinished,
     left_out: Mapping[str, str],
     options: Join,
     progress: CountProgress,
-) -> tuple[list[Member], list[RecordingKey]]:
-    """All clips that are not left out, in the order of the sets, and their recording keys."""
+) -> list[Member]:
+    """All clips that are not left out, in the order of the sets."""
     shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     # Without the other shards: a process would be sent, or read, the whole manifest for each of its shards.
     alone = [replace(manifest, shards=(shard,), skipped=(), notes=()) for _, manifest, shard in shards]
@@ -202,22 +203,19 @@ def _recording_keys(
         of_shards[number] = [(clip_id, RecordingKey.from_json(*key)) for clip_id, key in note["clips"]]
         done += len(note["clips"])
         progress(done, total)
-    members, keys = list[Member](), list[RecordingKey]()
-    for number, (name, _, shard) in enumerate(shards):
-        for clip_id, key in of_shards[number]:
-            if (joined := f"{name}/{clip_id}") not in left_out:
-                members.append(Member(joined, shard.split))
-                keys.append(key)
-    return members, keys
+    return [
+        Member(joined, shard.split, key)
+        for number, (name, _, shard) in enumerate(shards)
+        for clip_id, key in of_shards[number]
+        if (joined := f"{name}/{clip_id}") not in left_out
+    ]
 
 
-def shared_recordings(
-    members: Sequence[Member], keys: Sequence[RecordingKey], progress: CountProgress = silent
-) -> tuple[dict[str, str], list[str]]:
+def shared_recordings(members: Sequence[Member], progress: CountProgress) -> tuple[dict[str, str], list[str]]:
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
     twice within one split only get a note: they leak nothing.
     """
-    pairs = same_recordings(keys, progress)
+    pairs = same_recordings([member.key for member in members], progress)
     left_out: dict[str, str] = {}
     leaks: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     within: Counter[str] = Counter()

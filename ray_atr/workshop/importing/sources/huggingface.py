@@ -195,14 +195,11 @@ def _rows_of_group(parquet: pq.ParquetFile, group: int, column: str, others: lis
 
 def _has_bytes(group: Any, column: str) -> bool | None:
     """Whether all (True) or none (False) of a row group's rows hold audio; None if the statistics do not tell."""
-    for index in range(group.num_columns):
-        chunk = group.column(index)
-        if chunk.path_in_schema == f"{column}.bytes":
-            statistics = chunk.statistics
-            if statistics is None or not statistics.has_null_count:
-                return None
-            return {0: True, group.num_rows: False}.get(statistics.null_count)
-    return None
+    chunks = map(group.column, range(group.num_columns))
+    statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == f"{column}.bytes"), None)
+    if statistics is None or not statistics.has_null_count:
+        return None
+    return {0: True, group.num_rows: False}.get(statistics.null_count)
 
 
 def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = None) -> Iterator[dict[str, Any]]:
