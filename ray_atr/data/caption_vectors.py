@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,10 @@ class CaptionVectors:
 
     def rows(self, captions: Sequence[Caption]) -> NDArray[np.int64]:
         """The row of each caption `[n]`, -1 for a caption without a vector."""
-        wanted = np.array([caption_key(caption) for caption in captions], np.int64)
+        return self.rows_of_keys(np.array([caption_key(caption) for caption in captions], np.int64))
+
+    def rows_of_keys(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each key `[n]`, -1 for one without a vector."""
         if not len(self):
             return np.full(len(wanted), -1)
         rows = np.searchsorted(self.keys, wanted).clip(max=len(self) - 1)
@@ -137,13 +140,8 @@ def check_kind(source: str, path: str, got: object, *, reads_vectors: bool) -> N
 def clip_width(source: str) -> int:
     """Numbers of a clip's vector. ValueError if the folder is no data set of vectors."""
     require_vectors(source, "model.audio")
-    return _first_width(source, read_manifest(source).hash)
-
-
-@lru_cache(maxsize=16)
-def _first_width(source: str, data_hash: str) -> int:
-    """The width of the first clip's vector; the import has checked that all have the same."""
     manifest = read_manifest(source)
+    # The import has checked that all have the same width.
     first = next(iterate_rows(manifest, manifest.splits[0], columns=["audio"]))
     return int(loaded(first["audio"], manifest.name).size)
 

@@ -122,12 +122,6 @@ def decode(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) 
     return np.concatenate(list(sound.blocks())), sound.sample_rate
 
 
-def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
-    """The samples [S] of the first seconds of a data set's clip, or of all of it if it is shorter, and its sample rate in Hz."""
-    sound = open_sound(data, bounds=IMPORTED)
-    return first_samples(sound.blocks(), round(seconds * sound.sample_rate)), sound.sample_rate
-
-
 def first_samples(blocks: Iterable[Waveform], most: int) -> Waveform:
     """The first `most` samples of a clip in blocks; further blocks are not read."""
     first: list[Waveform] = []
@@ -171,15 +165,8 @@ def is_cut_off(data: bytes) -> bool:
     return False
 
 
-def resample(waveform: Waveform, sample_rate: int, target_rate: int) -> Waveform:
-    """The waveform [S] at another sample rate (band-limited, soxr's high quality)."""
-    if sample_rate == target_rate:
-        return waveform
-    return np.asarray(soxr.resample(waveform, sample_rate, target_rate, quality="HQ"), dtype=np.float32)
-
-
 def resampled_blocks(blocks: Iterable[Waveform], sample_rate: int, target_rate: int) -> Iterator[Waveform]:
-    """Blocks of samples at another sample rate; concatenated, they equal `resample` of all samples."""
+    """Blocks of samples at another sample rate (band-limited, soxr's high quality), as if all were resampled at once."""
     if sample_rate == target_rate:
         yield from blocks
         return

@@ -95,30 +95,21 @@ def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> 
     return f"{manifest.name}-{cache_key(content)}"
 
 
-@dataclass(frozen=True)
-class LongAudio:
-    """The amount of a data set's audio beyond the first window of its clips."""
-
-    clips: int
-    seconds_beyond: float
-    seconds: float
-
-
 def has_long_clips(manifest: Manifest, clip_seconds: float) -> bool:
     """Whether a clip of the data set is longer than one window, by the manifest."""
     longest = clip_seconds * (1 + SLACK)
     return max((shard.longest_seconds for shard in manifest.shards), default=0.0) > longest
 
 
-def long_audio(manifest: Manifest, clip_seconds: float) -> LongAudio:
-    """The clips of a data set that are longer than one window, and the seconds beyond it. Reads one column of the
+def long_audio(manifest: Manifest, clip_seconds: float) -> tuple[int, float]:
+    """The number of clips of a data set that are longer than one window, and the seconds beyond it. Reads one column of the
     shards that have such a clip. ValueError names a shard that cannot be read.
     """
     longest = clip_seconds * (1 + SLACK)
     files = tuple(s.file for s in manifest.shards if s.longest_seconds > longest)
     seconds = _durations(manifest.folder, manifest.hash, files)
     beyond = seconds[seconds > longest] - clip_seconds
-    return LongAudio(len(beyond), float(beyond.sum()), manifest.seconds)
+    return len(beyond), float(beyond.sum())
 
 
 @lru_cache(maxsize=64)

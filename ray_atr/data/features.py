@@ -298,7 +298,7 @@ def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]
     read = {name: np.empty(len(batch["rows"]), object) for name in ("features", "frames")}
     for index, (rows, windows) in enumerate(zip(batch["rows"], batch["windows"], strict=True)):
         read["features"][index], read["frames"][index] = features.of_windows(np.asarray(rows), np.asarray(windows))
-    return batch | read
+    return read
 
 
 # --- the store

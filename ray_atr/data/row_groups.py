@@ -116,4 +116,4 @@ def read_units(batch: dict[str, Any], folder: str, front_end: FrontEnd) -> dict[
     for index, (file, group, within) in enumerate(zip(batch["file"], batch["group"], batch["within"], strict=True)):
         arrays = features_of_clips(read_group(folder, str(file), int(group)), [int(row) for row in within], front_end)
         read["features"][index], read["frames"][index] = padded(arrays, front_end.num_mels, front_end.dtype)
-    return batch | read
+    return read

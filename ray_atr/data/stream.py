@@ -211,22 +211,23 @@ def stream(
         read = _read_from_shards(features, steps, use_ray)
     else:
         read = _read_through_ray(features, steps) if use_ray and steps else _read_here(features, steps)
-    for epoch, step, rows, windows_of_rows, array, frames in read:
-        clips = torch.from_numpy(np.nonzero(windows_of_rows >= 0)[0])
+    for (epoch, step, rows, drawn), (array, frames) in zip(steps, read, strict=True):
+        clips = torch.from_numpy(np.nonzero(drawn >= 0)[0])
         tensors = torch.from_numpy(array.astype(np.float32)), torch.from_numpy(frames.astype(np.int64)), clips
         yield FeatureBatch(epoch, step, rows, *tensors)
 
 
 Step = tuple[int, int, np.ndarray, np.ndarray]
-Read = tuple[int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Epoch, number in the epoch, rows of clips, and the windows of each."""
+Read = Iterator[tuple[np.ndarray, np.ndarray]]
+"""Features and frames, in the order of what was asked for."""
 
 
-def _read_here(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
-    for epoch, step, rows, windows in steps:
-        yield epoch, step, rows, windows, *features.of_windows(rows, windows)
+def _read_here(features: FeatureSet, steps: list[Step]) -> Read:
+    return (features.of_windows(rows, windows) for *_, rows, windows in steps)
 
 
-def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) -> Iterator[Read]:
+def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) -> Read:
     """The steps' features, from row groups that are read in the order of their first use, each once in an epoch, and held until
     their last clip is used.
     """
@@ -237,36 +238,34 @@ def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) ->
     for epoch, row in uses:
         needed.setdefault((epoch, int(features.groups[row])), []).append(row)
     units = [(epoch, np.array(rows)) for (epoch, _), rows in needed.items()]
-    arriving = _units_through_ray(features, units) if use_ray and units else _units_here(features, units)
+    read = _units_through_ray(features, units) if use_ray and units else _units_here(features, units)
+    arriving = zip(units, read, strict=True)
     decoded: dict[tuple[int, int], np.ndarray] = {}
-    for epoch, step, rows, windows in steps:
+    for epoch, _, rows, _ in steps:
         while any((epoch, row) not in decoded for row in rows.tolist()):
-            number, contents, frames = next(arriving)
-            of_epoch, read = units[number]
+            (of_epoch, of_unit), (contents, frames) = next(arriving)
             # Copies, because a view would hold the features of all of the group.
             decoded |= {
                 (of_epoch, row): content[:length].copy()
-                for row, content, length in zip(read.tolist(), contents, frames, strict=True)
+                for row, content, length in zip(of_unit.tolist(), contents, frames, strict=True)
             }
         arrays = [decoded[epoch, row] for row in rows.tolist()]
-        together, lengths = padded(arrays, features.num_features, features.dtype)
         for row in rows.tolist():
             uses[epoch, row] -= 1
             if not uses[epoch, row]:
                 del decoded[epoch, row]
-        yield epoch, step, rows, windows, together, lengths
+        yield padded(arrays, features.num_features, features.dtype)
 
 
 Units = list[tuple[int, np.ndarray]]
 """(epoch, rows of clips of one row group)."""
 
 
-def _units_here(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    for number, (_, rows) in enumerate(units):
-        yield number, *features.features(rows)
+def _units_here(features: FeatureSet, units: Units) -> Read:
+    return (features.features(rows) for _, rows in units)
 
 
-def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def _units_through_ray(features: FeatureSet, units: Units) -> Read:
     """As `_units_here`, read and decoded ahead by tasks: on this node if the shards are on its disk, else on any."""
     # Imported here because decoders are heavy.
     from ray_atr.data.audio import FrontEnd
@@ -276,31 +275,27 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
     # Fewer CPUs for a task if the workers leave no room.
     cpus = _room({DECODER_CPUS: READY_SECONDS, READER_CPUS: READER_SECONDS}, labels, "decodes the audio")
     if cpus is None:
-        yield from _units_here(features, units)
-        return
+        return _units_here(features, units)
     items = []
-    for number, (_, rows) in enumerate(units):
+    for _, rows in units:
         locations = features.locations_of(rows)
         file, group, _ = locations[0]
-        items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in locations])})
+        items.append({"file": file, "group": group, "within": np.array([row for *_, row in locations])})
     options = {"folder": features.source, "front_end": FrontEnd(**features.front_end)}
-    for row in _through_ray(items, ROW_GROUPS_PER_TASK, read_units, options, cpus, labels):
-        yield int(row["unit"]), row["features"], row["frames"]
+    return _through_ray(items, ROW_GROUPS_PER_TASK, read_units, options, cpus, labels)
 
 
-def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
+def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Read:
     # The features are on this node's disk, and other nodes need not have them.
     labels = labels_of_this_node()
     cpus = _room({READER_CPUS: READER_SECONDS}, labels, "reads the features")
     if cpus is None:
-        yield from _read_here(features, steps)
-        return
-    items = [{"epoch": epoch, "step": step, "rows": rows, "windows": windows} for epoch, step, rows, windows in steps]
+        return _read_here(features, steps)
+    items = [{"rows": rows, "windows": windows} for *_, rows, windows in steps]
     sample, _ = features.features(steps[0][2][:1])
     steps_per_block = max(1, min(BLOCK_BYTES // max(sample.nbytes * len(steps[0][2]), 1), 32))
     options = {"folder": str(features.folder), "split": features.split}
-    for row in _through_ray(items, steps_per_block, read_block, options, cpus, labels):
-        yield int(row["epoch"]), int(row["step"]), row["rows"], row["windows"], row["features"], row["frames"]
+    return _through_ray(items, steps_per_block, read_block, options, cpus, labels)
 
 
 def _room(seconds: dict[float, float], labels: dict[str, str] | None, otherwise: str) -> float | None:
@@ -323,8 +318,8 @@ def _through_ray(
     options: dict[str, Any],
     cpus: float,
     labels: dict[str, str] | None,
-) -> Iterator[dict[str, Any]]:
-    """The rows that tasks compute from the items, several in a task, in the order of the items."""
+) -> Read:
+    """The features and frames that tasks read for the items, several in a task, in the order of the items."""
     import ray
 
     quiet_ray_data()
@@ -332,4 +327,4 @@ def _through_ray(
     planned = ray.data.from_items(items, override_num_blocks=-(-len(items) // per_task))
     done = planned.map_batches(read, fn_kwargs=options, batch_size=None, num_cpus=cpus, label_selector=labels)
     with task_errors():
-        yield from done.iter_rows()
+        yield from ((row["features"], row["frames"]) for row in done.iter_rows())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ray_atr.common.language_codes import language_codes
 from ray_atr.common.settings import nearest, refuse, wing
 from ray_atr.data.caption_vectors import has_vectors
-from ray_atr.data.decoding import first_seconds, resample
+from ray_atr.data.decoding import IMPORTED, first_samples, open_sound, resampled_blocks
 from ray_atr.data.schema import part_of
 from ray_atr.data.shards import ClipCaptions, Manifest, read_captions, read_shard
 from ray_atr.evaluation.report.html import SOUNDS
@@ -136,8 +136,9 @@ def playable(audio: bytes) -> bytes:
     """The file itself if it is small and browsers play it, else its first 30 s as OGG at 16 kHz."""
     if len(audio) <= PLAYED_BYTES and audio.startswith(tuple(SOUNDS)):
         return audio
-    waveform, sample_rate = first_seconds(audio, PLAYED_SECONDS)
-    waveform = resample(waveform, sample_rate, PLAYED_RATE)
+    sound = open_sound(audio, bounds=IMPORTED)
+    resampled = resampled_blocks(sound.blocks(), sound.sample_rate, PLAYED_RATE)
+    waveform = first_samples(resampled, PLAYED_SECONDS * PLAYED_RATE)
     buffer = io.BytesIO()
     with soundfile.SoundFile(buffer, "w", PLAYED_RATE, 1, format="OGG", subtype="VORBIS") as file:
         # In pieces, because libsndfile's Vorbis encoder puts each write on its stack.

@@ -241,11 +241,9 @@ def _audio_cut(experiment: Experiment, manifest: Manifest) -> str:
     seconds = experiment.model.audio.front_end.clip_seconds
     if experiment.model.pools_windows or not has_long_clips(manifest, seconds):
         return ""
-    audio = long_audio(manifest, seconds)
-    share = f"{audio.seconds_beyond / audio.seconds:.1%} of the audio is not heard"
-    return (
-        f"{counted(audio.clips, 'clip is', 'clips are')} longer than {seconds:g} s and cut: {share} (model.windows=cut)"
-    )
+    clips, seconds_beyond = long_audio(manifest, seconds)
+    share = f"{seconds_beyond / manifest.seconds:.1%} of the audio is not heard"
+    return f"{counted(clips, 'clip is', 'clips are')} longer than {seconds:g} s and cut: {share} (model.windows=cut)"
 
 
 def _frozen_tower(

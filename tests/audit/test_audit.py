@@ -12,18 +12,12 @@ from scipy.stats import t as student
 from ray_atr.objectives.correspondence import ridge
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
-from ray_atr.objectives.correspondence.noise_rate import without_right_mispairs, wrong_share
+from ray_atr.objectives.correspondence.noise_rate import p_values, without_right_mispairs, wrong_share
 from ray_atr.workshop.audit import score
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
 from ray_atr.workshop.audit.options import CrossFit
-from ray_atr.workshop.audit.posteriors import (
-    LEAST_PAIRS,
-    PairPosteriors,
-    decreasing_density,
-    p_values_of,
-    posteriors_of,
-)
+from ray_atr.workshop.audit.posteriors import LEAST_PAIRS, PairPosteriors, decreasing_density, posteriors_of
 from ray_atr.workshop.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
@@ -34,7 +28,7 @@ def estimate_posteriors(
     scores: np.ndarray, mispairs: np.ndarray, clip: np.ndarray | None = None, same: float = 0.0
 ) -> PairPosteriors:
     """As an audit has them of one language."""
-    return posteriors_of(p_values_of(scores, mispairs, clip, same), clip)
+    return posteriors_of(without_right_mispairs(p_values(scores, mispairs), same, clip), clip)
 
 
 def clustered(owner: np.ndarray | None = None, seed: int = 0) -> Pairs:
@@ -399,7 +393,7 @@ def test_an_audit_takes_right_mispairs_out_of_its_p_values() -> None:
     of = Pairs(nothing, nothing, np.arange(100), np.full(100, "eng"), said.astype(str))
     fit, mispairs = random.normal(1, size=100), random.normal(size=2000)
     found = score._p_values(of, np.zeros(100, np.int64), fit, [[mispairs]])
-    plain = p_values_of(fit, mispairs, of.clip, 0.0)
+    plain = p_values(fit, mispairs)
     np.testing.assert_array_equal(found, without_right_mispairs(plain, score._same(of), of.clip))
     assert found.sum() < plain.sum()
 

@@ -6,15 +6,13 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import read_json, write_json
-from ray_atr.workshop.audit.estimate import STRATA, NoiseInterval, draw, interval, strata_of
-from ray_atr.workshop.audit.posteriors import PairPosteriors
+from ray_atr.workshop.audit.estimate import NoiseInterval, interval
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import cell_of
 
@@ -26,21 +24,6 @@ LIST_FILE = "listen.csv"
 ANSWERS = {"0": False, "right": False, "false": False, "1": True, "wrong": True, "true": True}
 COLUMNS = ("clip_id", "language", "caption_number", "caption", "wrong")
 ASKED = (*COLUMNS[:3], "wrong")
-
-
-class ListeningSample(NamedTuple):
-    """The pairs to listen to, [n] in random order, the stratum of each, [n], and the strata's sizes, [H]."""
-
-    pairs: NDArray[np.int64]
-    strata: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-
-def sample_of(posteriors: PairPosteriors, count: int, seed: int) -> ListeningSample:
-    """Which of the audited pairs to listen to. ValueError if they are too few for the strata."""
-    strata = strata_of(posteriors.p_value, posteriors.wrong_share)
-    drawn = draw(strata, count, seed)
-    return ListeningSample(drawn, strata[drawn], np.bincount(strata, minlength=STRATA))
 
 
 def read_facts(audit: Path) -> Mapping[str, Any]:

@@ -25,16 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 from scipy.stats import chi2_contingency, norm
 
-from ray_atr.common.settings import refuse
-from ray_atr.objectives.correspondence.noise_rate import (
-    LAMBDA,
-    WrongShare,
-    p_values,
-    without_right_mispairs,
-    wrong_share,
-)
+from ray_atr.objectives.correspondence.noise_rate import LAMBDA, WrongShare, wrong_share
 
 Floats = NDArray[np.float64]
 BINS = 64
@@ -75,24 +69,11 @@ class PairPosteriors:
         return flagged
 
 
-def p_values_of(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None, same: float = 0.0) -> Floats:
-    """The p-values of pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
-
-    `clip` [M] are the pairs' clips, counted from 0; None: each its own. `same`: the chance that the captions of two clips say
-    the same.
-    Raises ValueError if either is empty or not finite.
-    """
-    for name, values in (("scores", scores), ("mispairs", mispairs)):
-        if not len(values) or not np.isfinite(values).all():
-            raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
-    return without_right_mispairs(p_values(scores, mispairs), same, clip)
-
-
 def posteriors_of(
     p_value: Floats, clip: NDArray[np.int64] | None = None, language: NDArray[np.int64] | None = None
 ) -> PairPosteriors:
-    """The posteriors of pairs with these p-values [M], which are uniform for wrong ones. `clip` [M] as in `p_values_of`;
-    `language` [M], counted from 0; None: all pairs are in one.
+    """The posteriors of pairs with these p-values [M], which are uniform for wrong ones. `clip` [M] are the pairs' clips, counted
+    from 0; None: each its own. `language` [M], counted from 0; None: all pairs are in one.
     """
     share = wrong_share(p_value, clip)
     wrong = posterior(p_value, share.middle)
@@ -148,12 +129,9 @@ def decreasing_density(p_value: Floats) -> Floats:
 
     Isotonic regression of a histogram whose bins are fine near 0, where the density is steep. At least that of one pair a bin.
     """
-    # Takes two seconds to import, and only an audit needs it.
-    from sklearn.isotonic import IsotonicRegression
-
     edges = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, BINS)])
     counts, _ = np.histogram(p_value, edges)
     width = np.diff(edges)
-    fitted = IsotonicRegression(increasing=False).fit_transform(np.arange(BINS), counts / width, sample_weight=width)
+    fitted = isotonic_regression(counts / width, weights=width, increasing=False).x
     density = np.maximum(fitted, 1.0 / width.max() / max(len(p_value), 1)) / len(p_value)
     return np.asarray(density[np.clip(np.searchsorted(edges, p_value, side="left") - 1, 0, BINS - 1)])

@@ -31,7 +31,8 @@ from ray_atr.evaluation.options import Encoding
 from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.objectives.correspondence.cross_fit import Pairs, require_clips
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
-from ray_atr.workshop.audit.answers import FACTS_FILE, LIST_FILE, sample_of, write_list
+from ray_atr.workshop.audit.answers import FACTS_FILE, LIST_FILE, write_list
+from ray_atr.workshop.audit.estimate import STRATA, draw, strata_of
 from ray_atr.workshop.audit.options import NOTHING_FOUND, RATE_CAVEAT, TELLING, AuditOptions, CrossFit
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
@@ -99,7 +100,8 @@ def audit_data_set(
     )
     result = audit_pairs(pairs, cross_fit, partial(progress, "scoring"))
     flagged = result.flagged(options.rate)
-    sample = sample_of(result.posteriors, min(options.listen, len(captions)), cross_fit.seed)
+    strata = strata_of(result.posteriors.p_value, result.posteriors.wrong_share)
+    heard = draw(strata, min(options.listen, len(captions)), cross_fit.seed)
     facts = {
         "data": manifest.folder,
         "data_hash": manifest.hash,
@@ -111,8 +113,8 @@ def audit_data_set(
         "captions": len(captions),
         **_findings(pairs, clip_ids, result, flagged, options.rate),
         "listen": {
-            "sizes": sample.sizes.tolist(),
-            "pairs": [[*captions[m][1:4], int(h)] for m, h in zip(sample.pairs, sample.strata, strict=True)],
+            "sizes": np.bincount(strata, minlength=STRATA).tolist(),
+            "pairs": [[*captions[m][1:4], int(strata[m])] for m in heard],
         },
         "cross_fit": asdict(cross_fit),
         "made": time.strftime("%Y-%m-%d %H:%M"),
@@ -121,7 +123,7 @@ def audit_data_set(
     with disk_errors(folder), atomic_folder(folder) as place:
         _write_table(place / TABLE_FILE, captions, result, flagged)
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), player)
-        listed = [captions[m] for m in sample.pairs]
+        listed = [captions[m] for m in heard]
         write_list(place / LIST_FILE, [row[1:] for row in listed])
         _write_page(place / "listen.html", facts, [row._asdict() for row in listed], player)
         write_json(place / FACTS_FILE, {**facts, TABLE_HASH: hash_of_file(place / TABLE_FILE)})

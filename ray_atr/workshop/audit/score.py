@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
-from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, is_something_found
+from ray_atr.objectives.correspondence.noise_rate import (
+    FIRST,
+    found_share,
+    is_something_found,
+    p_values,
+    without_right_mispairs,
+)
 from ray_atr.workshop.audit.options import TELLING, CrossFit
-from ray_atr.workshop.audit.posteriors import PairPosteriors, p_values_of, posterior, posteriors_of
+from ray_atr.workshop.audit.posteriors import PairPosteriors, posterior, posteriors_of
 
 CLIPS_AT_ONCE, CAPTIONS_AT_ONCE = 256, 16_384
 """Compared with each other."""
@@ -115,13 +121,15 @@ def _p_values(
     Compared with mispairs of all languages, wrong pairs of a language with a less certain regression would look right.
     ValueError names a language without mispairs.
     """
+    assert np.isfinite(score).all(), "each pair has a score"
     p_value = np.empty(len(score))
     for k, of_folds in enumerate(mispairs):
         of, null = np.flatnonzero(language == k), np.concatenate(of_folds)
         if not len(null):
             reason = f"no caption in {pairs.language[of[0]]} differs from a clip's own"
             raise ValueError(f"{reason}: there is nothing to compare its pairs with")
-        p_value[of] = p_values_of(score[of], null, pairs.clip[of], _same(pairs.subset(of)))
+        against_all = p_values(score[of], null)
+        p_value[of] = without_right_mispairs(against_all, _same(pairs.subset(of)), pairs.clip[of])
     return p_value
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.progress import CountProgress, silent
-from ray_atr.common.sampling import number_of, uniform
+from ray_atr.common.sampling import number_of, repeats, uniform
 from ray_atr.common.settings import counted, shortened
 from ray_atr.common.storage import StorageError, file_exists
 from ray_atr.common.table import terminal_width, text_table
@@ -245,24 +245,17 @@ def _check_vector(clip: Clip, name: str, options: Check, report: Report) -> None
 
 
 class _Memory:
-    """Hashes of what must not repeat, each with the number of the first clip that has it."""
+    """What must not repeat: of each clip its id, its split and a hash of its audio; of each caption a hash and its clip."""
 
     def __init__(self) -> None:
         self.clips: list[tuple[str, str]] = []
-        """Id and split."""
-        self.ids: dict[str, int] = {}
-        self.audio: dict[int, int] = {}
-        self.repeated_ids: list[tuple[int, int]] = []
-        self.repeated_audio: list[tuple[int, int]] = []
+        self.audio = array("Q")
         self.texts: dict[tuple[str, str], tuple[array[int], array[int]]] = {}
 
     def add(self, clip: Clip) -> None:
         number = len(self.clips)
         self.clips.append((clip.clip_id, clip.split))
-        if (first := self.ids.setdefault(clip.clip_id, number)) != number:
-            self.repeated_ids.append((first, number))
-        if (first := self.audio.setdefault(number_of(clip.audio), number)) != number:
-            self.repeated_audio.append((first, number))
+        self.audio.append(number_of(clip.audio))
         for language, texts in clip.captions.items():
             hashes, clips = self.texts.setdefault((clip.split, language), (array("Q"), array("Q")))
             hashes.extend(number_of(text.casefold().encode()) for text in texts)
@@ -270,11 +263,11 @@ class _Memory:
 
 
 def _compare_splits(report: Report, memory: _Memory) -> None:
-    for first, second in memory.repeated_ids:
+    for first, second in repeats(clip_id for clip_id, _ in memory.clips):
         (clip_id, split), (_, other) = memory.clips[first], memory.clips[second]
         kind = "id occurs twice" if split == other else "id occurs in two splits"
         report.problems[kind].add(f"{clip_id} ({split}, {other})")
-    for first, second in memory.repeated_audio:
+    for first, second in repeats(memory.audio):
         (clip_id, split), (other_id, other) = memory.clips[first], memory.clips[second]
         example = f"{clip_id} ({split}) = {other_id} ({other})"
         if split == other:

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.common.locations import MAX_NAME_BYTES
-from ray_atr.common.settings import Settings, refuse, setting
+from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.data.decoding import AudioBounds
 from ray_atr.data.shards import CLIPS_PER_SHARD
 
-JOINED_NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+-]{{0,{MAX_NAME_BYTES - 1}}}")
-NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_BYTES - 1}}}")
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+-]{{0,{MAX_NAME_BYTES - 1}}}")
 
 
-def require_name(name: str, path: str = "name", got: str = "") -> None:
+def require_name(name: str, path: str = "name", got: str = "", hint: str = "") -> None:
     """ValueError unless a data set may have this name; `got` is what the user wrote, if it is more."""
     if not NAME_PATTERN.fullmatch(name):
-        raise refuse(path, got or name, f"a name of at most {MAX_NAME_BYTES} letters, digits, _, - and .")
+        raise refuse(path, got or name, f"a name of at most {MAX_NAME_BYTES} letters, digits, _, -, + and .", hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +87,7 @@ class Join(Settings):
     )
     name: str = setting("", "name of the joined data set; unset: the names of its sets")
     licence: str = setting("", "its licence; unset: those of its sets")
-    ray: str = setting(
-        "auto",
-        "read on Ray's workers: always, never, or auto: in a cluster, or if there are 5000 clips or more",
-        choices=("auto", "always", "never"),
-    )
+    ray: str = inherited(Import, "ray")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,13 +96,7 @@ class Join(Settings):
             if name is not None:
                 require_name(name, "sets", entry)
         if self.name:
-            self.require_name(self.name)
-
-    def require_name(self, name: str) -> str:
-        """The joined data set's name. ValueError for one that cannot be read again."""
-        if not JOINED_NAME_PATTERN.fullmatch(name):
-            raise refuse("name", name, f"at most {MAX_NAME_BYTES} letters, digits, _, -, + and .; --name gives another")
-        return name
+            require_name(self.name)
 
 
 def named_folder(place: str) -> tuple[str | None, str]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -41,11 +41,11 @@ from ray_atr.data.shards import (
     read_shard,
 )
 from ray_atr.data.vector_clip import is_vector
-from ray_atr.workshop.importing.import_options import Join, named_folder
+from ray_atr.workshop.importing.import_options import Join, named_folder, require_name
 from ray_atr.workshop.importing.joined_captions import join_caption_vectors, require_one_encoder
 from ray_atr.workshop.importing.plan import uses_ray
 from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, same_recordings
-from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
+from ray_atr.workshop.importing.session import Unfinished, unfinished
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import stem
 
@@ -55,10 +55,11 @@ EXAMPLES = 2
 
 
 class Member(NamedTuple):
-    """A clip of one of the sets."""
+    """A clip of one of the sets, by its id in the joined set."""
 
     clip_id: str
     split: str
+    key: RecordingKey
 
 
 def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = silent) -> Manifest:
@@ -71,7 +72,8 @@ def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = sil
     if are_vectors and not is_local(locate(out)):
         raise refuse("out", str(out), "a folder on this machine, for sets of vectors")
     # Before any audio is compared, which may take hours.
-    joined_name = options.require_name(options.name or "+".join(sets))
+    joined_name = options.name or "+".join(sets)
+    require_name(joined_name, hint="; --name gives another")
     listed, notes = left_out_by_lists(options.leave_out, sets)
     parts = tuple(Part(name, manifest.folder, manifest.hash) for name, manifest in sets.items())
     licence = options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items())
@@ -81,8 +83,8 @@ def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = sil
     with unfinished(out) as state:
         if held := state.already_made(origin):
             return held
-        members, keys = _recording_keys(sets, state, listed, options, partial(progress, "reading"))
-        shared, recording_notes = shared_recordings(members, keys, partial(progress, "comparing"))
+        members = _members(sets, state, listed, options, partial(progress, "reading"))
+        shared, recording_notes = shared_recordings(members, partial(progress, "comparing"))
         left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
         shards = [
             recounted(manifest, name, shard, left_out) for name, manifest in sets.items() for shard in manifest.shards
@@ -169,42 +171,31 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     return reasons, notes
 
 
-@dataclass(frozen=True)
-class NoteJob:
-    """A shard whose recordings are to be known: the folder of notes, the shard's number, and a manifest of the shard alone."""
-
-    work: str
-    number: str
-    alone: Manifest
-
-
-def note_recordings(job: NoteJob, *, is_decoded: bool) -> dict[str, Any]:
-    """Write and return the note of a shard: the id and the recording key of each of its clips."""
-    rows = read_shard(job.alone, job.alone.shards[0], ["clip_id", "audio"])
+def note_recordings(alone: Manifest, *, is_decoded: bool) -> dict[str, Any]:
+    """The note of a shard, by a manifest of it alone: the id and the recording key of each of its clips."""
+    rows = read_shard(alone, alone.shards[0], ["clip_id", "audio"])
     pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
     with one_thread():
         clips = [
             (clip_id, recording_key(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded).as_json())
             for clip_id, audio in chain.from_iterable(pairs)
         ]
-    note = {"clips": clips}
-    write_note(locate(job.work, keeps_links=True), job.number, note)
-    return note
+    return {"clips": clips}
 
 
-def _recording_keys(
+def _members(
     sets: Mapping[str, Manifest],
     state: Unfinished,
     left_out: Mapping[str, str],
     options: Join,
     progress: CountProgress,
-) -> tuple[list[Member], list[RecordingKey]]:
-    """All clips that are not left out, in the order of the sets, and their recording keys."""
+) -> list[Member]:
+    """All clips that are not left out, in the order of the sets."""
     shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     # Without the other shards: a process would be sent, or read, the whole manifest for each of its shards.
     alone = [replace(manifest, shards=(shard,), skipped=(), notes=()) for _, manifest, shard in shards]
-    jobs = {str(number): NoteJob(str(state.work), str(number), one) for number, one in enumerate(alone)}
-    worker: Callable[[NoteJob], dict[str, Any]] = partial(note_recordings, is_decoded=options.recordings == "sound")
+    jobs = {str(number): one for number, one in enumerate(alone)}
+    worker: Callable[[Manifest], dict[str, Any]] = partial(note_recordings, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}
     ray = Resources() if uses_ray(options.ray, total) else None
@@ -212,22 +203,19 @@ def _recording_keys(
         of_shards[number] = [(clip_id, RecordingKey.from_json(*key)) for clip_id, key in note["clips"]]
         done += len(note["clips"])
         progress(done, total)
-    members, keys = list[Member](), list[RecordingKey]()
-    for number, (name, _, shard) in enumerate(shards):
-        for clip_id, key in of_shards[number]:
-            if (joined := f"{name}/{clip_id}") not in left_out:
-                members.append(Member(joined, shard.split))
-                keys.append(key)
-    return members, keys
+    return [
+        Member(joined, shard.split, key)
+        for number, (name, _, shard) in enumerate(shards)
+        for clip_id, key in of_shards[number]
+        if (joined := f"{name}/{clip_id}") not in left_out
+    ]
 
 
-def shared_recordings(
-    members: Sequence[Member], keys: Sequence[RecordingKey], progress: CountProgress = silent
-) -> tuple[dict[str, str], list[str]]:
+def shared_recordings(members: Sequence[Member], progress: CountProgress) -> tuple[dict[str, str], list[str]]:
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
     twice within one split only get a note: they leak nothing.
     """
-    pairs = same_recordings(keys, progress)
+    pairs = same_recordings([member.key for member in members], progress)
     left_out: dict[str, str] = {}
     leaks: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     within: Counter[str] = Counter()

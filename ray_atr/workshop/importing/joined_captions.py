@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,58 +22,40 @@ def require_one_encoder(folders: Mapping[str, str]) -> None:
     """ValueError unless these data sets of vectors, by name, can be from one encoder: their widths are equal, and a caption that
     is in several of them has nearly the same vector in each.
     """
-    widths = {
-        name: (clip_width(folder), open_caption_vectors(Path(folder) / GIVEN, is_cache=False).width)
-        for name, folder in folders.items()
-    }
+    sets = dict(zip(folders, _captions_of([Path(folder) for folder in folders.values()]), strict=True))
+    widths = {name: (clip_width(folders[name]), of_set.width) for name, of_set in sets.items()}
     if len(set(widths.values())) > 1:
         got = "; ".join(f"{name}: clips {clips}, captions {texts}" for name, (clips, texts) in widths.items())
         raise refuse("sets", got, "vectors of one encoder, so of the same widths")
-    names, merged = list(folders), _merged([Path(folder) for folder in folders.values()])
-    for number, of_set in enumerate(merged.sets):
-        for start in range(0, len(of_set), PART):
-            rows = np.arange(start, min(start + PART, len(of_set)))
-            own, first = of_set.vectors(rows), merged.vectors(np.searchsorted(merged.keys, of_set.keys[rows]))
-            distance = np.linalg.norm(own - first, axis=1)
-            if len(bad := np.flatnonzero(distance > SAME_CAPTION * np.linalg.norm(first, axis=1))):
-                other = names[merged.set_of[np.searchsorted(merged.keys, of_set.keys[rows[bad[0]]])]]
-                got = f"{names[number]} and {other}: a caption that both have has another vector in each"
+    for (name, first), (other, second) in itertools.combinations(sets.items(), 2):
+        rows = first.rows_of_keys(second.keys)
+        shared = np.flatnonzero(rows >= 0)
+        for start in range(0, len(shared), PART):
+            part = shared[start : start + PART]
+            wanted = first.vectors(rows[part])
+            distance = np.linalg.norm(second.vectors(part) - wanted, axis=1)
+            if (distance > SAME_CAPTION * np.linalg.norm(wanted, axis=1)).any():
+                got = f"{other} and {name}: a caption that both have has another vector in each"
                 raise refuse("sets", got, "vectors of one encoder")
 
 
 def join_caption_vectors(folders: Sequence[Path], target: Path) -> None:
     """Write the vectors of all captions of these data sets into another one; for a caption in several sets, that of the first."""
-    merged = _merged(folders)
-    # A stopped attempt may have left it.
-    remove_folder(target / GIVEN)
-    width = merged.sets[0].width
-    write_caption_vectors(
-        target / GIVEN, merged.keys, width, lambda part: merged.vectors(np.arange(len(merged.keys))[part])
-    )
+    sets = _captions_of(folders)
+    keys, width = np.unique(np.concatenate([of_set.keys for of_set in sets])), sets[0].width
 
-
-@dataclass(frozen=True)
-class _Merged:
-    """The captions of several data sets of vectors: the sorted keys of all, and the set and the row that each is read from."""
-
-    sets: list[CaptionVectors]
-    keys: NDArray[np.int64]
-    set_of: NDArray[np.int64]
-    row_of: NDArray[np.int64]
-
-    def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The vectors [n, W] of the keys with these numbers [n]."""
-        found = np.empty((len(numbers), self.sets[0].width), np.float32)
-        for number, of_set in enumerate(self.sets):
-            chosen = self.set_of[numbers] == number
-            found[chosen] = of_set.vectors(self.row_of[numbers[chosen]])
+    def vectors_of(part: slice) -> NDArray[np.float32]:
+        found = np.empty((len(keys[part]), width), np.float32)
+        # The first set comes last, and its vectors stay.
+        for of_set in reversed(sets):
+            rows = of_set.rows_of_keys(keys[part])
+            found[rows >= 0] = of_set.vectors(rows[rows >= 0])
         return found
 
+    # A stopped attempt may have left it.
+    remove_folder(target / GIVEN)
+    write_caption_vectors(target / GIVEN, keys, width, vectors_of)
 
-def _merged(folders: Sequence[Path]) -> _Merged:
-    sets = [open_caption_vectors(folder / GIVEN, is_cache=False) for folder in folders]
-    set_of = np.repeat(np.arange(len(sets)), [len(of_set) for of_set in sets])
-    row_of = np.concatenate([np.arange(len(of_set)) for of_set in sets])
-    # The first place of each key, so the first set that has it.
-    keys, first = np.unique(np.concatenate([of_set.keys for of_set in sets]), return_index=True)
-    return _Merged(sets, keys, set_of[first], row_of[first])
+
+def _captions_of(folders: Sequence[Path]) -> list[CaptionVectors]:
+    return [open_caption_vectors(folder / GIVEN, is_cache=False) for folder in folders]

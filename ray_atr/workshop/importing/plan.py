@@ -28,14 +28,13 @@ from ray_atr.data import schema
 from ray_atr.data.decoding import AudioBounds, open_sound
 from ray_atr.data.shards import Manifest, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
 from ray_atr.workshop.importing.import_options import Import
-from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
+from ray_atr.workshop.importing.session import Unfinished, unfinished
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import (
-    Absent,
     AudioLocation,
     Entry,
-    Remark,
     Source,
+    aligned,
     captions_of,
     read_location,
 )
@@ -127,8 +126,7 @@ class ShardJob:
 
 def import_shard(job: ShardJob) -> dict[str, Any]:
     """Read, check and write one shard of a plan; returns what its note says: the shard, and the clips left out."""
-    work = locate(job.work, keeps_links=True)
-    with open_arrow(work / PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
+    with open_arrow(locate(job.work, keeps_links=True) / PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
         rows = batches.get_batch(job.index).to_pylist()
     skipped: list[dict[str, str]] = []
 
@@ -143,9 +141,7 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
             del clip
 
     shard = write_shard(locate(job.target, keeps_links=True), job.file, job.split, clips())
-    note = {"shard": dataclasses.asdict(shard) if shard else None, "skipped": skipped}
-    write_note(work, job.file, note)
-    return note
+    return {"shard": dataclasses.asdict(shard) if shard else None, "skipped": skipped}
 
 
 def _read_clip(row: dict[str, Any], job: ShardJob) -> schema.Clip | str:
@@ -205,9 +201,9 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: L
 def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent: Counter[str]) -> Iterator[Entry]:
     """The entries to import, checked, with their further captions. Absent clips and notes go into the plan."""
     seen: set[str] = set()
-    for entry in source.entries():
-        if isinstance(entry, Remark):
-            plan.notes.append(entry.text)
+    for entry in aligned(source.entries()):
+        if isinstance(entry, str):
+            plan.notes.append(entry)
             continue
         if isinstance(entry, Skipped):
             plan.bad_rows.append(entry)
@@ -216,10 +212,11 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
         if entry.clip_id in seen:
             raise ValueError(f"{at}: its id occurs twice in {source.source}; ids must be unique{source.remedy}")
         seen.add(entry.clip_id)
-        if isinstance(entry, Absent):
-            (plan.absent if entry.is_normal else plan.missing).append(Skipped(entry.clip_id, entry.reason))
+        if entry.place is None:
+            reason = Skipped(entry.clip_id, entry.absent or "its audio is absent")
+            (plan.missing if entry.absent else plan.absent).append(reason)
             # Only normal absences are counted; others are listed with their reasons.
-            num_absent[entry.split] += entry.is_normal
+            num_absent[entry.split] += not entry.absent
             continue
         schema.check_split(entry.split, f"{at}, split")
         yield dataclasses.replace(entry, captions=schema.check_captions(extra.joined_to(entry), at))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.eight_bits import eight_bits_are_fast
 from ray_atr.common.progress import CountProgress, silent
-from ray_atr.common.sampling import number_of
+from ray_atr.common.sampling import number_of, repeats
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.vector_clip import is_vector, loaded
@@ -85,19 +85,11 @@ def fingerprint(audio: bytes, clip_id: str) -> NDArray[np.int8]:
     return padded.ravel()
 
 
-def same_bytes(digests: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Pairs (first, other) of clips with the same bytes, each `other` once, with the first clip that has them."""
-    first: dict[int, int] = {}
-    for number, digest in enumerate(digests):
-        if (earlier := first.setdefault(digest, number)) != number:
-            yield earlier, number
-
-
 def same_recordings(keys: Sequence[RecordingKey], progress: CountProgress = silent) -> set[tuple[int, int]]:
     """Pairs (i, j), i < j, of the same recording: those of equal bytes and, of clips that were decoded, of like fingerprints.
     `progress` is called with the clips compared and all of them.
     """
-    pairs = set(same_bytes([key.digest for key in keys]))
+    pairs = set(repeats(key.digest for key in keys))
     prints = [key.fingerprint for key in keys if key.fingerprint is not None]
     if prints:
         compare = same_sound if prints[0].dtype == np.int8 else near_vectors

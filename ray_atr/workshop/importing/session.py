@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,16 +68,17 @@ class Unfinished:
         self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """The position and the note of each shard, of jobs by their shards' files. First those that an earlier attempt
-        wrote and that have a note, then those written now.
+        wrote and that have a note, then those written now: a worker writes a shard and returns its note.
         """
         names = set(storage.names_in(self.work))
-        waiting: list[tuple[int, Job]] = []
+        waiting: list[tuple[int, tuple[str, Job]]] = []
         for index, (file, job) in enumerate(jobs.items()):
             if note_file(file) in names:
                 yield index, json.loads(storage.read_bytes(self.work / note_file(file)))
             else:
-                waiting.append((index, job))
-        for number, note in run_jobs([job for _, job in waiting], make_worker, ray=ray):
+                waiting.append((index, (file, job)))
+        noting = partial(_noting, str(self.work), make_worker)
+        for number, note in run_jobs([job for _, job in waiting], noting, ray=ray):
             yield waiting[number][0], note
 
     def finish(self, manifest: shards.Manifest, keep: Sequence[str] = ()) -> shards.Manifest:
@@ -100,9 +102,19 @@ def note_file(shard_file: str) -> str:
     return shard_file.removesuffix(".parquet") + NOTE
 
 
-def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) -> None:
-    """Write the note of a complete shard: what is in it. Written after the shard."""
-    storage.write_bytes(work / note_file(shard_file), json.dumps(note).encode())
+def _noting(
+    work: str, make_worker: Callable[[], Callable[[Job], dict[str, Any]]]
+) -> Callable[[tuple[str, Job]], dict[str, Any]]:
+    """A worker of (shard's file, job) that writes a shard's note after the shard."""
+    worker, folder = make_worker(), storage.locate(work, keeps_links=True)
+
+    def write(named_job: tuple[str, Job]) -> dict[str, Any]:
+        file, job = named_job
+        note = worker(job)
+        storage.write_bytes(folder / note_file(file), json.dumps(note).encode())
+        return note
+
+    return write
 
 
 @contextlib.contextmanager

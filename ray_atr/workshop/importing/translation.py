@@ -44,7 +44,7 @@ from ray_atr.data.shards import (
     write_shard,
 )
 from ray_atr.workshop.importing.import_options import Translation
-from ray_atr.workshop.importing.session import unfinished, write_note
+from ray_atr.workshop.importing.session import unfinished
 
 Translate = Callable[[Sequence[str], str, str], list[str]]
 """texts, source language, target language -> texts."""
@@ -154,7 +154,7 @@ def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation
 
 
 def _shard_translator(
-    data: str, work: str, target: str, options: Translation, translate: Translate | None
+    data: str, target: str, options: Translation, translate: Translate | None
 ) -> Callable[[int], dict[str, Any]]:
     """A function that writes the shard at a position in the manifest, with missing languages filled, and returns its note.
     One model and one batch of rows are in memory.
@@ -167,9 +167,7 @@ def _shard_translator(
         batches = (fill_clips(to_clips(batch), translate, options, blank) for batch in read_shard(manifest, shard))
         written = write_shard(locate(target, keeps_links=True), file, shard.split, chain.from_iterable(batches))
         assert written is not None, f"{shard.file} has no rows"
-        note = {"shard": dataclasses.asdict(dataclasses.replace(written, part=shard.part)), "blank": dict(blank)}
-        write_note(locate(work, keeps_links=True), file, note)
-        return note
+        return {"shard": dataclasses.asdict(dataclasses.replace(written, part=shard.part)), "blank": dict(blank)}
 
     return write
 
@@ -207,7 +205,7 @@ def fill_languages(
         if held := state.already_made(origin):
             return held
         notes, done = {}, 0
-        worker = partial(_shard_translator, manifest.folder, str(state.work), str(state.target), options, translate)
+        worker = partial(_shard_translator, manifest.folder, str(state.target), options, translate)
         actors = Resources(options.cpus_per_actor, options.gpus_per_actor, options.actors, setting="actors")
         here = translate is not None or options.ray == "never"
         jobs = {file: index for index, file in enumerate(_own_files(manifest))}

@@ -60,7 +60,9 @@ def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
             shard = write_shard(aside, file, of_shard[0].split, _as_rows(of_shard, audio, settings.name))
             assert shard is not None, "a shard of clips"
             shards.append(shard)
-        digest = _write_captions(Path(str(aside)), captions, text)
+        ordered, keys = in_key_order(captions)
+        rows = np.array([captions[caption] for caption in ordered], np.int64)
+        digest = write_caption_vectors(Path(str(aside)) / GIVEN, keys, text.shape[1], lambda part: text[rows[part]])
         notes.insert(0, f"vectors: clips {audio.shape[1]}, captions {text.shape[1]} numbers each")
         about: dict[str, Any] = {"name": settings.name, "licence": settings.licence, "origin": digest}
         write_manifest(aside, Manifest(shards=order_shards(shards), notes=tuple(notes), **about))
@@ -200,13 +202,6 @@ def _as_rows(clips: list[ListedClip], audio: NDArray[np.float32], source: str) -
         # The schema requires a rate and a duration; neither is read for vectors.
         words |= {"sample_rate": 1, "seconds": 1.0, "source": source}
         yield Clip(clip_id=clip.given_id, audio=array_bytes(audio[clip.place]), **words)
-
-
-def _write_captions(folder: Path, captions: dict[Caption, int], text: NDArray[np.float32]) -> str:
-    """Write the captions' vectors into the data set; returns their SHA-256."""
-    ordered, keys = in_key_order(captions)
-    rows = np.array([captions[caption] for caption in ordered], np.int64)
-    return write_caption_vectors(folder / GIVEN, keys, text.shape[1], lambda part: text[rows[part]])
 
 
 def write_caption_vectors(

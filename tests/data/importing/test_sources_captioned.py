@@ -20,12 +20,12 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.plan import Import, import_data_set
-from ray_atr.workshop.importing.sources import Absent, Entry
+from ray_atr.workshop.importing.sources import Entry
 from ray_atr.workshop.importing.sources.audiocaps import AudioCaps, youtube_id
 from ray_atr.workshop.importing.sources.clotho import Clotho
-from ray_atr.workshop.importing.sources.source import Remark
 from ray_atr.workshop.importing.sources.wavcaps import WavCaps, read_data
 from tests.support.clips_on_disk import write_tone
+from tests.support.found import found_in, place_of
 from tests.support.whole_product import IS_WHOLE
 
 ID = "r1nicOVtvkQ"
@@ -43,12 +43,11 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def found(source: AudioCaps | Clotho | WavCaps) -> tuple[list[Entry], list[Absent]]:
-    entries = list(source.entries())
-    return [e for e in entries if isinstance(e, Entry)], [e for e in entries if isinstance(e, Absent)]
+def found(source: AudioCaps | Clotho | WavCaps) -> tuple[list[Entry], list[Entry]]:
+    return found_in(source)[:2]
 
 
-def splits_of(entries: list[Entry], absent: list[Absent]) -> Counter[str]:
+def splits_of(entries: list[Entry], absent: list[Entry]) -> Counter[str]:
     return Counter([entry.split for entry in entries] + [entry.split for entry in absent])
 
 
@@ -90,7 +89,7 @@ def test_audiocaps_finds_audio_under_the_usual_names(tmp_path: Path, name: str) 
     write_tone(tmp_path / name)
     (entry,), absent = found(AudioCaps(source=str(tmp_path)))
     assert (entry.clip_id, entry.captions, absent) == (ID, {"eng": ("A woman talks",)}, [])
-    assert entry.place.file == str(tmp_path / name)
+    assert place_of(entry).file == str(tmp_path / name)
 
 
 def test_audiocaps_ids_may_begin_with_y_or_hold_underscores() -> None:
@@ -133,7 +132,7 @@ def test_a_clip_of_another_split_with_the_same_number_is_not_taken(tmp_path: Pat
     for split in ("test", "train"):
         write_tone(tmp_path / split / "1.wav")
     entries, _ = found(AudioCaps(source=str(tmp_path)))
-    assert [entry.place.file.split("/")[-2] for entry in entries] == ["train", "test"]
+    assert [place_of(entry).file.split("/")[-2] for entry in entries] == ["train", "test"]
 
 
 def test_audiocaps_layouts_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
@@ -185,7 +184,7 @@ def test_audiocaps_real_tables_with_little_audio(
     assert splits_of(entries, absent) == dict(zip(("train", "val", "test"), counts, strict=True))
     assert {entry.split: len(entry.captions["eng"]) for entry in entries} == {"train": 1, "test": 5}
     assert entries[1].captions["eng"][0] == "Constant rattling noise and sharp vibrations"
-    assert all(entry.is_normal for entry in absent)
+    assert not any(entry.absent for entry in absent)
 
 
 @pytest.mark.slow
@@ -286,7 +285,7 @@ def test_clotho_audio_of_another_part_is_not_taken(tmp_path: Path) -> None:
     entries, absent = found(Clotho(source=str(tmp_path)))
     assert entries == []
     assert len(absent) == 2
-    assert not absent[0].is_normal
+    assert absent[0].absent.endswith("is not in a folder development")
 
 
 def test_two_tables_of_a_part_of_clotho_are_refused(tmp_path: Path) -> None:
@@ -352,7 +351,7 @@ def test_wavcaps_joins_json_and_flac_by_subset(tmp_path: Path) -> None:
     by_id = {entry.clip_id: entry for entry in entries}
     assert by_id["audioset/Yabcdefghijk"].captions == {"eng": ("Rain falls",)}
     assert by_id["bbc/NHU0501"].captions == {"eng": ("Gulls – many",)}
-    assert by_id["freesound/7"].place.file.endswith("FreeSound/7.flac")
+    assert place_of(by_id["freesound/7"]).file.endswith("FreeSound/7.flac")
 
 
 @pytest.mark.parametrize("form", ["by subset", "plain json", "text"])
@@ -377,12 +376,8 @@ def test_wavcaps_says_how_many_clips_were_excluded(tmp_path: Path) -> None:
     """A list of others would leave nothing out, and nobody would know."""
     make_wavcaps(tmp_path / "in")
     (tmp_path / "list.txt").write_text("3\n4\nnone of these\n")
-    said = [
-        e
-        for e in WavCaps(source=str(tmp_path / "in"), exclude=(str(tmp_path / "list.txt"),)).entries()
-        if isinstance(e, Remark)
-    ]
-    assert said == [Remark("excluded: 2 clips, by 3 ids in lists")]
+    source = WavCaps(source=str(tmp_path / "in"), exclude=(str(tmp_path / "list.txt"),))
+    assert found_in(source).remarks == ["excluded: 2 clips, by 3 ids in lists"]
 
 
 @pytest.mark.parametrize(
@@ -441,7 +436,7 @@ def test_wavcaps_absent_clips_and_held_out_share(tmp_path: Path) -> None:
     make_wavcaps(tmp_path)
     (tmp_path / "Zip_files" / "FreeSound" / "11.flac").unlink()
     entries, absent = found(WavCaps(source=str(tmp_path), validation_share=0.25))
-    assert [(entry.clip_id, entry.is_normal) for entry in absent] == [("freesound/11", True)]
+    assert [(entry.clip_id, entry.absent) for entry in absent] == [("freesound/11", "")]
     counts = Counter(entry.split for entry in entries)
     assert 3 <= counts["val"] <= 20
     again, _ = found(WavCaps(source=str(tmp_path), validation_share=0.25))

@@ -8,22 +8,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.esc50 import Esc50, Esc50Clotho
 from ray_atr.workshop.languages.templates import caption
 from tests.support.clips_on_disk import make_esc50
+from tests.support.found import found_in, place_of
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".ogg", ".flac"])
 def test_folds_become_splits_and_classes_labels(tmp_path: Path, suffix: str) -> None:
     source = Esc50(source=str(make_esc50(tmp_path / "set", suffix=suffix)), languages=("eng", "jpn"))
-    entries = list(source.entries())
-    assert all(isinstance(entry, Entry) for entry in entries)
+    entries = found_in(source).clips
     assert Counter(entry.split for entry in entries) == {"train": 12, "val": 4}
     first = entries[1]
-    assert isinstance(first, Entry)
     assert first.clip_id == "1-1001-A-1"
-    assert first.place.file.endswith(f"audio/1-1001-A-1{suffix}")
+    assert place_of(first).file.endswith(f"audio/1-1001-A-1{suffix}")
     assert first.captions == {code: (caption("crying_baby", code),) for code in ("eng", "jpn")}
     assert first.labels == ("crying_baby",)
 
@@ -77,22 +75,21 @@ def test_other_layouts_are_refused(tmp_path: Path) -> None:
 def test_a_named_clip_without_audio_is_reported(tmp_path: Path) -> None:
     root = make_esc50(tmp_path / "set")
     (root / "audio" / "2-1001-A-1.wav").unlink()
-    absent = [entry for entry in Esc50(source=str(root)).entries() if isinstance(entry, Absent)]
-    assert [(entry.clip_id, entry.is_normal) for entry in absent] == [("2-1001-A-1", False)]
+    (absent,) = found_in(Esc50(source=str(root))).absent
+    assert (absent.clip_id, absent.absent) == ("2-1001-A-1", "audio/2-1001-A-1.wav is not there")
 
 
 def test_the_real_tables(shared_data: Path) -> None:
-    entries = list(Esc50(source=str(shared_data / "esc50")).entries())
+    entries = found_in(Esc50(source=str(shared_data / "esc50"))).clips
     assert Counter(entry.split for entry in entries) == {"train": 1200, "val": 400}
-    assert Counter(entry.labels[0] for entry in entries if isinstance(entry, Entry)).most_common(1)[0][1] == 32
-    clotho = list(Esc50Clotho(source=str(shared_data / "esc50")).entries())
+    assert Counter(entry.labels[0] for entry in entries).most_common(1)[0][1] == 32
+    clotho = found_in(Esc50Clotho(source=str(shared_data / "esc50"))).clips
     assert len(clotho) == 135
-    assert all(isinstance(entry, Entry) and len(entry.captions["eng"]) == 5 for entry in clotho)
+    assert all(len(entry.captions["eng"]) == 5 for entry in clotho)
 
 
 def test_the_captions_are_the_zero_shot_sentences(tmp_path: Path) -> None:
-    first = next(iter(Esc50(source=str(make_esc50(tmp_path / "set"))).entries()))
-    assert isinstance(first, Entry)
+    first = found_in(Esc50(source=str(make_esc50(tmp_path / "set")))).clips[0]
     assert len(first.captions) == 8
     assert first.captions["eng"] == ("This is a sound of a dog.",)
     assert first.captions["deu"] == ("Das ist das Geräusch eines Hundes.",)
@@ -114,7 +111,7 @@ def test_human_captions_need_a_known_language(tmp_path: Path) -> None:
 def test_labels_are_worded_as_the_released_code_of_m_ltm_words_them(tmp_path: Path) -> None:
     root = str(make_esc50(tmp_path / "set"))
     as_said, as_labelled = (
-        [entry.captions["eng"][0] for entry in source.entries() if isinstance(entry, Entry)]
+        [entry.captions["eng"][0] for entry in found_in(source).clips]
         for source in (Esc50(source=root, languages=("eng",)), Esc50(source=root, languages=("eng",), wording="labels"))
     )
     assert "This is a sound of crying baby" in as_labelled

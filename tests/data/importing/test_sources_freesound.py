@@ -11,10 +11,10 @@ import pytest
 
 from ray_atr.data.shards import iterate_rows
 from ray_atr.workshop.importing.plan import Import, import_data_set
-from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.audiocaps import AudioCaps
 from ray_atr.workshop.importing.sources.freesound_labels import Arca23k, FsdNoisy18k
 from tests.support.clips_on_disk import write_tone
+from tests.support.found import found_in
 
 
 def write_table(file: Path, *lines: str) -> None:
@@ -58,11 +58,7 @@ def test_the_clips_that_were_asked_for_are_read(fsdnoisy: Path, clips: str, trai
 
 def test_validation_clips_are_checked_ones_and_never_trained_on(fsdnoisy: Path) -> None:
     for clips in ("all", "noisy", "clean"):
-        entries = [
-            e
-            for e in FsdNoisy18k(source=str(fsdnoisy), clips=clips, validation_share=0.5).entries()
-            if isinstance(e, Entry)
-        ]
+        entries = found_in(FsdNoisy18k(source=str(fsdnoisy), clips=clips, validation_share=0.5)).clips
         validation = {entry.clip_id for entry in entries if entry.split == "val"}
         assert 0 < len(validation) < 10
         assert all((int(clip_id) - 1000) % 4 == 0 for clip_id in validation)
@@ -125,9 +121,7 @@ def test_a_table_that_a_spreadsheet_saved_says_the_same(fsdnoisy: Path, tmp_path
     write_table(table, head, *(f" {c[0]} , {c[1]},{c[2]},{words[c[3]]},{words[c[4]]}" for c in cells))
     for clips in ("noisy_small", "clean"):
         sources = (FsdNoisy18k(source=str(folder), clips=clips) for folder in (fsdnoisy, tmp_path / "in"))
-        own, other = (
-            [(e.clip_id, e.split, e.captions) for e in source.entries() if isinstance(e, Entry)] for source in sources
-        )
+        own, other = ([(e.clip_id, e.split, e.captions) for e in found_in(source).clips] for source in sources)
         assert own == other
 
 
@@ -158,19 +152,19 @@ def test_arca23k_takes_noisy_or_checked_labels_for_training(tmp_path: Path) -> N
     )
     for split, rows in (("train", ["7,Bark,x"]), ("val", ["8,Rain,x"]), ("test", ["9,Rain,x", "10,Rain,x"])):
         write_table(tmp_path / "ARCA23K-FSD.ground_truth" / f"{split}.csv", head, *rows)
-    noisy = list(Arca23k(source=str(tmp_path)).entries())
-    assert [(e.clip_id, e.split) for e in noisy if isinstance(e, Entry)] == [
+    noisy = found_in(Arca23k(source=str(tmp_path)))
+    assert [(e.clip_id, e.split) for e in noisy.clips] == [
         ("1", "train"), ("2", "train"), ("3", "train"), ("8", "val"), ("9", "test"),
     ]  # fmt: skip
     # FSD50K may be there in part.
-    assert [e for e in noisy if isinstance(e, Absent)] == [Absent("10", "test", "its audio is absent", is_normal=True)]
-    clean = [e for e in Arca23k(source=str(tmp_path), clips="clean").entries() if isinstance(e, Entry)]
+    assert [(e.clip_id, e.split, e.absent) for e in noisy.absent] == [("10", "test", "")]
+    clean = found_in(Arca23k(source=str(tmp_path), clips="clean")).clips
     assert [e.clip_id for e in clean if e.split == "train"] == ["7"]
     elsewhere = tmp_path.with_name(f"{tmp_path.name} elsewhere")
     for folder in ("ARCA23K.audio", "FSD50K.dev_audio"):
         shutil.move(tmp_path / folder, elsewhere / folder)
-    moved = list(Arca23k(source=str(tmp_path), audio=str(elsewhere)).entries())
-    assert [e.clip_id for e in moved if isinstance(e, Entry)] == [e.clip_id for e in noisy if isinstance(e, Entry)]
+    moved = found_in(Arca23k(source=str(tmp_path), audio=str(elsewhere))).clips
+    assert [e.clip_id for e in moved] == [e.clip_id for e in noisy.clips]
 
 
 def test_a_table_of_another_layout_is_named(tmp_path: Path) -> None:
@@ -192,7 +186,7 @@ def test_tables_of_audiocaps_2_are_read_as_published(tmp_path: Path) -> None:
     write_table(tmp_path / "dataset2.0" / "test.csv", head, *(f"{10 + n},vfY_TJq7n_U,130,Rain {n}" for n in range(5)))
     for name in ("train/r1nicOVtvkQ.wav", "test/vfY_TJq7n_U.wav"):
         write_tone(tmp_path / name)
-    entries = [entry for entry in AudioCaps(source=str(tmp_path)).entries() if isinstance(entry, Entry)]
+    entries = found_in(AudioCaps(source=str(tmp_path))).clips
     assert {entry.clip_id: len(entry.captions["eng"]) for entry in entries} == {"r1nicOVtvkQ": 2, "vfY_TJq7n_U": 5}
 
 

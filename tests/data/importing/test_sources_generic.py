@@ -22,13 +22,14 @@ from ray_atr.common.storage import files_below, locate, write_bytes
 from ray_atr.data.decoding import open_sound
 from ray_atr.data.shards import Skipped, iterate_rows
 from ray_atr.workshop.importing.plan import Import, import_data_set
-from ray_atr.workshop.importing.sources import Absent, Entry, Source
+from ray_atr.workshop.importing.sources import Entry, Source
 from ray_atr.workshop.importing.sources.huggingface import HuggingFace
 from ray_atr.workshop.importing.sources.read_table import file_at, read_table
-from ray_atr.workshop.importing.sources.source import Remark, list_files, read_location
+from ray_atr.workshop.importing.sources.source import list_files, read_location
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
 from tests.support.clips_on_disk import tone, write_tone
+from tests.support.found import found_in, place_of
 
 ROWS = [
     {"path": "a.wav", "caption": "A dog, barking", "language": "eng", "split": "train"},
@@ -51,9 +52,10 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def entries_of(source: Source) -> list[Entry]:
-    entries = [entry for entry in source.entries() if not isinstance(entry, Remark)]
-    assert all(isinstance(entry, Entry) for entry in entries)
-    return entries  # type: ignore[return-value]
+    clips, absent, dropped, _ = found_in(source)
+    assert not absent
+    assert not dropped
+    return clips
 
 
 def make_folder(root: Path, table: str = "captions.csv", rows: list[dict[str, str]] | None = None) -> Path:
@@ -68,7 +70,7 @@ def test_any_kind_of_table_gives_the_same_clips(tmp_path: Path, table: str) -> N
     first, second = entries_of(TableSource(source=str(make_folder(tmp_path, table))))
     assert (first.clip_id, first.split) == ("a", "train")
     assert first.captions == {"eng": ("A dog, barking",), "fra": ("Un chien aboie",)}
-    assert (second.clip_id, second.split, second.place.file) == ("sub/b", "val", str(tmp_path / "sub" / "b.flac"))
+    assert (second.clip_id, second.split, place_of(second).file) == ("sub/b", "val", str(tmp_path / "sub" / "b.flac"))
 
 
 def test_language_split_id_and_labels_have_defaults_and_columns(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
     drawn = list(splits(30).values())
     assert [drawn.count(split) for split in ("train", "val", "test")] == [24, 3, 3]
     assert list(splits(30).values()) == drawn
-    notes = [note.text for note in TableSource(source=str(tmp_path)).entries() if isinstance(note, Remark)]
+    notes = notes_of(TableSource(source=str(tmp_path)))
     assert any(note.startswith("no column split: of 30 clips 3 were drawn for val and 3 for test;") for note in notes)
     assert set(splits(30, split="train").values()) == {"train"}
     assert set(splits(19).values()) == {"train"}
@@ -159,7 +161,7 @@ def test_a_file_is_one_clip_however_its_path_is_written(tmp_path: Path) -> None:
     # Two files whose names differ in this alone are two clips, each with its own file.
     write_tone(tmp_path / composed)
     found = entries_of(TableSource(source=str(tmp_path)))
-    assert {entry.place.file.rpartition("/")[2]: len(entry.captions["eng"]) for entry in found} == {
+    assert {place_of(entry).file.rpartition("/")[2]: len(entry.captions["eng"]) for entry in found} == {
         "b.flac": 4,
         composed: 1,
         decomposed: 1,
@@ -199,16 +201,16 @@ def test_blank_cells_leave_a_caption_in_its_place_in_every_language(tmp_path: Pa
         written = [{"path": "a.wav", "captions": {k: v for k, v in row.items() if v}} for row in rows]
         root = make_folder(tmp_path, "captions.jsonl", rows=written)
         source = TableSource(source=str(root))
-    found = list(source.entries())
-    (entry,) = [one for one in found if isinstance(one, Entry)]
+    found = found_in(source)
+    (entry,) = found.clips
     assert entry.captions == {"eng": ("C", "A", "B"), "fra": ("c2",), "deu": ("c3", "a3")}
-    assert any(one.text.startswith("1 caption left out") for one in found if isinstance(one, Remark))
+    assert any(remark.startswith("1 caption left out") for remark in found.remarks)
 
 
 def test_rows_of_one_language_each_in_columns_of_several_follow_each_other(tmp_path: Path) -> None:
     rows = [{"path": "a.wav", "eng": "A", "fra": ""}, {"path": "a.wav", "eng": "", "fra": "a"}]
     source = TableSource(source=str(make_folder(tmp_path, rows=rows)), caption_column=("eng", "fra"))
-    assert next(entry.captions for entry in source.entries() if isinstance(entry, Entry)) == {
+    assert found_in(source).clips[0].captions == {
         "eng": ("A",),
         "fra": ("a",),
     }
@@ -273,12 +275,10 @@ def test_a_folder_may_hold_data_sets_that_were_imported_from_it(tmp_path: Path, 
 
 def test_a_named_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path, rows=[{"path": "a.wav", "caption": "x"}, {"path": "c.wav", "caption": "x"}])
-    entry, absent, note = TableSource(source=str(root)).entries()
-    assert isinstance(note, Remark)
-    assert note.text == "1 audio file is named by no row: sub/b.flac"
-    assert isinstance(entry, Entry)
-    assert isinstance(absent, Absent)
-    assert not absent.is_normal
+    found = found_in(TableSource(source=str(root)))
+    assert found.remarks == ["1 audio file is named by no row: sub/b.flac"]
+    assert len(found.clips) == 1
+    assert [absent.absent for absent in found.absent] == ["c.wav is not there"]
 
 
 def test_the_table_must_be_clear(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
     entries = entries_of(HuggingFace(source=str(tmp_path), label_column="label"))
     assert [entry.clip_id for entry in entries] == [f"clip{i}" for i in range(7)]
     assert [entry.split for entry in entries] == ["train"] * 5 + ["val"] * 2
-    assert [read_location(entry.place) for entry in entries] == [tone(pitch=200 + 50 * i) for i in range(7)]
+    assert [read_location(place_of(entry)) for entry in entries] == [tone(pitch=200 + 50 * i) for i in range(7)]
     assert entries[6].captions == {"eng": ("caption 6",)}
     assert entries[6].labels == ("x",)
     manifest = import_data_set(HuggingFace(source=str(tmp_path)), tmp_path / "out")
@@ -485,7 +485,7 @@ def test_a_folder_of_save_to_disk_is_read(tmp_path: Path) -> None:
     entries = entries_of(source)
     assert [entry.split for entry in entries] == ["test"] * 3
     assert entries[2].captions == {"eng": ("one", "two"), "nld": ("drie",)}
-    assert read_location(entries[2].place) == tone(pitch=300)
+    assert read_location(place_of(entries[2])) == tone(pitch=300)
 
 
 def test_a_damaged_arrow_file_is_refused(tmp_path: Path) -> None:
@@ -505,16 +505,15 @@ def test_audio_beside_the_table_and_mixed_presence(tmp_path: Path) -> None:
     names = ["a.wav", "b.wav"]
     pq.write_table(audio_table(names, with_bytes=False, text=["x", "y"]), tmp_path / "train.parquet")
     write_tone(tmp_path / "a.wav")
-    entry, absent = HuggingFace(source=str(tmp_path)).entries()
-    assert isinstance(entry, Entry)
-    assert entry.place.file == str(tmp_path / "a.wav")
-    assert isinstance(absent, Absent)
+    found = found_in(HuggingFace(source=str(tmp_path)))
+    assert [place_of(entry).file for entry in found.clips] == [str(tmp_path / "a.wav")]
+    assert len(found.absent) == 1
     mixed = audio_table(names, text=["x", "y"]).to_pylist()
     mixed[0]["audio"]["bytes"] = None
     pq.write_table(pa.Table.from_pylist(mixed), tmp_path / "train.parquet")
     first, second = entries_of(HuggingFace(source=str(tmp_path)))
-    assert (first.place.kind, second.place.kind) == ("file", "parquet")
-    assert read_location(second.place) == tone(pitch=250)
+    assert (place_of(first).kind, place_of(second).kind) == ("file", "parquet")
+    assert read_location(place_of(second)) == tone(pitch=250)
 
 
 def test_exports_without_audio_or_captions_are_refused(tmp_path: Path) -> None:
@@ -556,8 +555,8 @@ def test_a_row_is_named_by_its_number_in_its_file(tmp_path: Path) -> None:
     for number, texts in enumerate((["rain", "wind"], ["rain", None])):
         names = [f"{number}{row}.wav" for row in range(2)]
         pq.write_table(audio_table(names, caption=texts), tmp_path / f"train-0000{number}-of-00002.parquet")
-    absent = [entry for entry in HuggingFace(source=str(tmp_path)).entries() if isinstance(entry, Absent)]
-    assert [one.reason for one in absent] == [f"{tmp_path}/train-00001-of-00002.parquet, row 2: no caption"]
+    absent = found_in(HuggingFace(source=str(tmp_path))).absent
+    assert [one.absent for one in absent] == [f"{tmp_path}/train-00001-of-00002.parquet, row 2: no caption"]
 
 
 @pytest.mark.parametrize("form", ["Parquet", "object", "tar"])
@@ -612,7 +611,7 @@ def test_tars_give_clips_from_their_spans(tmp_path: Path) -> None:
     assert entries[0].labels == ("dog",)
     assert entries[1].captions == {"eng": ("rain",), "deu": ("Regen",)}
     assert entries[2].captions == {"por": ("Chuva",)}
-    assert read_location(entries[1].place) == tone(pitch=300)
+    assert read_location(place_of(entries[1])) == tone(pitch=300)
     manifest = import_data_set(
         WebDataset(source=str(tmp_path / "set")), tmp_path / "out", options=Import(clips_per_shard=1)
     )
@@ -631,9 +630,8 @@ def test_tars_as_macos_and_windows_write_them(tmp_path: Path) -> None:
     (tmp_path / "train.tar").unlink()
     words = {"eng": ["one", "", "three"], "deu": ["", "zwei", "drei"]}
     write_tar(tmp_path / "val.tar", [("a.wav", tone()), ("a.json", json.dumps({"captions": words}).encode())])
-    *_, remark = WebDataset(source=str(tmp_path)).entries()
-    assert isinstance(remark, Remark)
-    assert remark.text.startswith("1 caption left out: other captions of the clip have blank translations")
+    (remark,) = found_in(WebDataset(source=str(tmp_path))).remarks
+    assert remark.startswith("1 caption left out: other captions of the clip have blank translations")
 
 
 def test_a_tar_is_of_the_split_that_its_name_or_folder_tells(tmp_path: Path) -> None:
@@ -651,15 +649,13 @@ def test_a_tar_is_of_the_split_that_its_name_or_folder_tells(tmp_path: Path) -> 
 def test_keys_may_begin_anew_in_each_tar(tmp_path: Path) -> None:
     for name, pitch in (("test-0", 200), ("train-0", 300), ("train-1", 400)):
         write_tar(tmp_path / f"{name}.tar", [("0.txt", name.encode()), ("0.wav", tone(pitch=pitch))])
-    *entries, remark = WebDataset(source=str(tmp_path)).entries()
-    found = [(one.clip_id, one.split, one.captions["eng"]) for one in entries if isinstance(one, Entry)]
-    assert found == [
+    found = found_in(WebDataset(source=str(tmp_path)))
+    assert [(one.clip_id, one.split, one.captions["eng"]) for one in found.clips] == [
         ("0", "test", ("test-0",)),
         ("train-0/0", "train", ("train-0",)),
         ("train-1/0", "train", ("train-1",)),
     ]
-    assert isinstance(remark, Remark)
-    assert remark.text == "2 clips are called TAR/KEY, as an earlier tar has the key too: train-0/0"
+    assert found.remarks == ["2 clips are called TAR/KEY, as an earlier tar has the key too: train-0/0"]
     # Within a tar a key is of one clip.
     write_tar(tmp_path / "test-0.tar", [(f"{key}.{end}", b"x") for key in "010" for end in ("wav", "txt")])
     with pytest.raises(ValueError, match=r"its id occurs twice .* the files of a clip must follow each other"):
@@ -682,8 +678,8 @@ def test_links_in_a_tar_are_never_followed(tmp_path: Path) -> None:
         text = tarfile.TarInfo("a.txt")
         text.size = 1
         tar.addfile(text, io.BytesIO(b"x"))
-    (absent,) = WebDataset(source=str(tmp_path)).entries()
-    assert isinstance(absent, Absent)
+    clips, absent, *_ = found_in(WebDataset(source=str(tmp_path)))
+    assert (len(clips), len(absent)) == (0, 1)
 
 
 def test_tars_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -740,9 +736,8 @@ def test_columns_are_separated_by_the_character_that_is_set(tmp_path: Path, give
 def test_an_encoding_that_was_guessed_is_noted_and_another_can_be_chosen(tmp_path: Path) -> None:
     write_tone(tmp_path / "a.wav")
     (tmp_path / "captions.csv").write_bytes("path;caption\na.wav;큰 개가 짖는다\n".encode("cp949"))
-    notes = [entry for entry in TableSource(source=str(tmp_path), language="ko").entries() if isinstance(entry, Remark)]
-    assert len(notes) == 1
-    assert "--encoding says otherwise" in notes[0].text
+    (note,) = notes_of(TableSource(source=str(tmp_path), language="ko"))
+    assert "--encoding says otherwise" in note
     (entry,) = entries_of(TableSource(source=str(tmp_path), language="ko", encoding="cp949", delimiter=";"))
     assert entry.captions == {"kor": ("큰 개가 짖는다",)}
     with pytest.raises(ValueError, match="encoding: got 'klingon'"):
@@ -827,13 +822,10 @@ def test_each_row_whose_path_leaves_the_folder_is_dropped_and_no_split_is_drawn_
     write_tone(tmp_path / "a.wav")
     lines = [f"{path},x" for path in ("a.wav", *(f"../{number // 2}.wav" for number in range(40)))]
     (tmp_path / "captions.csv").write_text("\n".join(["path,caption", *lines]))
-    first, *others = TableSource(source=str(tmp_path), drop_bad_rows=True).entries()
-    assert isinstance(first, Entry)
-    assert first.clip_id == "a"
-    assert [other.clip_id.rpartition(" ")[2] for other in others if isinstance(other, Skipped)] == [
-        str(number) for number in range(3, 43)
-    ]
-    assert not any(isinstance(other, Remark) for other in others)
+    found = found_in(TableSource(source=str(tmp_path), drop_bad_rows=True))
+    assert [clip.clip_id for clip in found.clips] == ["a"]
+    assert [row.clip_id.rpartition(" ")[2] for row in found.dropped] == [str(number) for number in range(3, 43)]
+    assert not found.remarks
 
 
 def test_a_column_in_other_letters_is_meant(tmp_path: Path) -> None:
@@ -857,9 +849,9 @@ def test_a_row_that_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> N
         ValueError, match=r"line 2, path: got 'a\\tb.wav'; allowed printable text, or an id in column cl"
     ):
         entries_of(TableSource(source=str(root)))
-    found = list(TableSource(source=str(root), drop_bad_rows=True).entries())
-    assert [one.clip_id.rsplit(", ", 1)[1] for one in found if isinstance(one, Skipped)] == ["line 2", "line 4"]
-    assert [one.clip_id for one in found if isinstance(one, Absent)] == ["c"]
+    found = found_in(TableSource(source=str(root), drop_bad_rows=True))
+    assert [row.clip_id.rsplit(", ", 1)[1] for row in found.dropped] == ["line 2", "line 4"]
+    assert [clip.clip_id for clip in found.absent] == ["c"]
 
 
 def test_no_clip_has_the_path_of_another_as_its_id(tmp_path: Path) -> None:
@@ -893,7 +885,7 @@ def test_deep_and_huge_json_is_one_line_of_an_error(tmp_path: Path) -> None:
 
 
 def notes_of(source: TableSource) -> list[str]:
-    return [entry.text for entry in source.entries() if isinstance(entry, Remark)]
+    return found_in(source).remarks
 
 
 def test_columns_of_splits_and_languages_have_any_name(tmp_path: Path) -> None:
@@ -903,15 +895,15 @@ def test_columns_of_splits_and_languages_have_any_name(tmp_path: Path) -> None:
     ]
     root = str(make_folder(tmp_path, rows=rows))
     source = TableSource(source=root, split_column="Menge", language_column="Sprache")
-    entries = [entry for entry in source.entries() if isinstance(entry, Entry)]
+    entries = found_in(source).clips
     assert [(entry.split, dict(entry.captions)) for entry in entries] == [
         ("test", {"deu": ("Ein Hund.",)}),
         ("train", {"eng": ("Rain.",)}),
     ]
     assert notes_of(source) == ["blank splits: 1 row, taken to be in train (--split)"]
     # --split is for the blank cell alone.
-    chosen = TableSource(source=root, split_column="Menge", split="val").entries()
-    assert [entry.split for entry in chosen if isinstance(entry, Entry)] == ["test", "val"]
+    chosen = found_in(TableSource(source=root, split_column="Menge", split="val"))
+    assert [entry.split for entry in chosen.clips] == ["test", "val"]
     with pytest.raises(ValueError, match=r"column Mengen is missing; .*did you mean Menge\?"):
         list(TableSource(source=root, split_column="Mengen").entries())
 
@@ -940,21 +932,21 @@ def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Pat
     ]
     root = str(make_folder(tmp_path, rows=rows))
     named = TableSource(source=root, caption_column=("eng", "arb", "ko"))
-    first = next(entry for entry in named.entries() if isinstance(entry, Entry))
+    first = found_in(named).clips[0]
     assert list(first.captions) == ["eng", "arb", "kor"]
     assert "columns of captions by language: eng (eng), arb (arb), ko (kor)" in notes_of(named)
     # `txt` is the code of a language of Papua, and the name of most columns of text.
     plain = TableSource(source=root, caption_column=("txt",))
-    assert list(next(entry for entry in plain.entries() if isinstance(entry, Entry)).captions) == ["eng"]
+    assert list(found_in(plain).clips[0].captions) == ["eng"]
     mixed = TableSource(source=root, caption_column=("swe=eng", "txt"))
-    assert list(next(entry for entry in mixed.entries() if isinstance(entry, Entry)).captions) == ["swe", "eng"]
+    assert list(found_in(mixed).clips[0].captions) == ["swe", "eng"]
     for names in (("English", "francais", "日本語"), ("english", "Français", "japanese")):
         called = make_folder(tmp_path / names[0], rows=[{"path": "a.wav", **dict.fromkeys(names, "x y")}])
         source = TableSource(source=str(called), caption_column=names)
-        assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["eng", "fra", "jpn"]
+        assert list(found_in(source).clips[0].captions) == ["eng", "fra", "jpn"]
     greek = make_folder(tmp_path / "greek", rows=[{"path": "a.wav", "greek": "x", "western frisian": "y"}])
     source = TableSource(source=str(greek), caption_column=("greek", "western frisian"))
-    assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["ell", "fry"]
+    assert list(found_in(source).clips[0].captions) == ["ell", "fry"]
 
 
 @pytest.mark.parametrize("names", [("caption", "french"), ("en", "french", "Chinese (Simplified)"), ("txt", "french")])

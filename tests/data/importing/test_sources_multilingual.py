@@ -10,8 +10,8 @@ import pytest
 from ray_atr.data.shards import iterate_rows
 from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources.multilingual import NAMES, Multilingual
-from ray_atr.workshop.importing.sources.source import Absent, Entry, Remark
 from tests.support.clips_on_disk import write_tone
+from tests.support.found import found_in, place_of
 
 LANGUAGES = [name for name in NAMES if name != "English"]
 
@@ -49,10 +49,10 @@ def test_the_published_layout_becomes_a_data_set_in_all_languages(tmp_path: Path
 
 
 def test_a_caption_stands_at_one_place_in_every_language_though_a_translation_is_blank(tmp_path: Path) -> None:
-    found = list(Multilingual(source=str(published(tmp_path, ("Hindi", 1)))).entries())
-    (entry,) = [one for one in found if isinstance(one, Entry)]
-    assert [one.clip_id for one in found if isinstance(one, Absent)] == ["Dog"]
-    assert any("2 translations are blank" in one.text for one in found if isinstance(one, Remark))
+    found = found_in(Multilingual(source=str(published(tmp_path, ("Hindi", 1)))))
+    (entry,) = found.clips
+    assert [one.clip_id for one in found.absent] == ["Dog"]
+    assert any("2 translations are blank" in remark for remark in found.remarks)
     assert [text[9] for text in entry.captions["eng"]] == ["0", "2", "3", "4", "1"]
     assert [text[9] for text in entry.captions["deu"]] == ["0", "2", "3", "4", "1"]
     assert [text[9] for text in entry.captions["hin"]] == ["0", "2", "3", "4"]
@@ -63,10 +63,10 @@ def test_a_row_that_a_table_has_twice_is_taken_once_and_counted(tmp_path: Path) 
     header, *rows = table.read_text(encoding="utf-8").splitlines()
     numbered = [f"{number},{row}" for number, row in enumerate([*rows, rows[0], rows[7]])]
     table.write_text("\n".join([f",{header}", *numbered]) + "\n", encoding="utf-8")
-    found = list(Multilingual(source=str(tmp_path)).entries())
-    (entry,) = [one for one in found if isinstance(one, Entry)]
+    found = found_in(Multilingual(source=str(tmp_path)))
+    (entry,) = found.clips
     assert [text[9] for text in entry.captions["deu"]] == list("01234")
-    assert any("2 rows left out: another one says the same" in one.text for one in found if isinstance(one, Remark))
+    assert any("2 rows left out: another one says the same" in remark for remark in found.remarks)
 
 
 @pytest.mark.parametrize(("column", "first", "second"), [("file_name", "a.wav", "b/a.wav"), ("start_time", "3", "40")])
@@ -82,12 +82,13 @@ def test_captions_of_two_recordings_under_one_name_are_refused(
 
 
 def test_blanks_of_two_languages_in_two_rows_leave_a_caption_in_its_place(tmp_path: Path) -> None:
-    found = list(Multilingual(source=str(published(tmp_path, ("Hindi", 0), ("German", 1)))).entries())
-    (entry,) = [one for one in found if isinstance(one, Entry)]
+    found = found_in(Multilingual(source=str(published(tmp_path, ("Hindi", 0), ("German", 1)))))
+    (entry,) = found.clips
     numbers = {code: [text[9] for text in texts] for code, texts in entry.captions.items()}
     assert numbers["eng"] == numbers["fra"] == ["2", "3", "4", "0", "1"]
     assert (numbers["hin"], numbers["deu"]) == (["2", "3", "4"], ["2", "3", "4", "0"])
-    assert any(one.text.startswith("2 captions left out") for one in found if isinstance(one, Remark))
+    # Of the other clip, which has no audio, none counts.
+    assert any(remark.startswith("1 caption left out") for remark in found.remarks)
 
 
 def test_the_tables_of_the_code_that_made_them_are_read_by_the_columns_that_it_uses(tmp_path: Path) -> None:
@@ -108,12 +109,11 @@ def test_the_tables_of_the_code_that_made_them_are_read_by_the_columns_that_it_u
     rows = [["r1nicOVtvkQ", "a dog", "own", "of Aya", "flores", "Le voici : un chien", "un chien", "traditional", "3"]]
     write_table(tmp_path / "audiocaps_test_33_language_translation_cleaned.csv", header, rows)
     write_tone(tmp_path / "audio" / "Yr1nicOVtvkQ.wav")
-    remark, entry = Multilingual(source=str(tmp_path)).entries()
-    assert isinstance(entry, Entry)
+    found = found_in(Multilingual(source=str(tmp_path)))
+    (entry,) = found.clips
     assert (entry.clip_id, entry.split) == ("r1nicOVtvkQ", "test")
     assert entry.captions == {"eng": ("a dog",), "hin": ("own",), "fra": ("un chien",)}
-    assert isinstance(remark, Remark)
-    assert "score" in remark.text
+    assert any("score" in remark for remark in found.remarks)
 
 
 @pytest.mark.parametrize(("column", "suffix"), [("youtube_id", ""), ("youtube_id", ".wav"), ("file_name", ".wav")])
@@ -123,7 +123,7 @@ def test_names_of_clotho_with_blanks_around_them_are_found(tmp_path: Path, colum
     write_table(tmp_path / "clotho_test_cleaned.csv", [column, "caption", "German"], rows)
     for name in ("Heat duct ", " Porto"):
         write_tone(tmp_path / "audio" / f"{name}.wav")
-    found = [one for one in Multilingual(source=str(tmp_path)).entries() if isinstance(one, Entry)]
+    found = found_in(Multilingual(source=str(tmp_path))).clips
     assert [entry.clip_id for entry in found] == ["Heat duct", "Porto"]
 
 
@@ -135,8 +135,8 @@ def test_of_two_recordings_of_one_name_that_of_the_split_is_taken(tmp_path: Path
     )
     for folder in folders:
         write_tone(tmp_path / "audio" / folder / "Bus_1-2.wav")
-    (entry,) = [one for one in Multilingual(source=str(tmp_path)).entries() if isinstance(one, Entry)]
-    assert entry.place.file == f"{tmp_path}/audio/{folders[0]}/Bus_1-2.wav"
+    (entry,) = found_in(Multilingual(source=str(tmp_path))).clips
+    assert place_of(entry).file == f"{tmp_path}/audio/{folders[0]}/Bus_1-2.wav"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_the_audio_of_a_table_without_files_is_where_it_is_set_to_be(tmp_path: P
 
     def present(**where: str) -> set[str]:
         source = Multilingual(source=str(tmp_path / "set"), **where)
-        return {entry.clip_id for entry in source.entries() if isinstance(entry, Entry)}
+        return {entry.clip_id for entry in found_in(source).clips}
 
     assert present() == set()
     assert present(audio=str(tmp_path)) == {"Rain (1)"}

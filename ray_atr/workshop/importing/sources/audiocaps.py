@@ -33,7 +33,7 @@ class AudioCaps(source.Source):
     audio: str = setting("", "folder or URL of the audio; unset: anywhere below --source", path="always")
     tables: str = setting("", "folder below --source with train.csv, val.csv, test.csv; unset: the one that has them")
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry]:
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         audio = _audio_by_name(audio_folder)
@@ -41,7 +41,7 @@ class AudioCaps(source.Source):
             for clip in _read_clips(table):
                 path = _find_audio(audio, clip, split)
                 place = None if path is None else source.AudioLocation(f"{audio_folder}/{path}")
-                yield source.entry_of(clip.youtube_id, place, {"eng": tuple(clip.captions)}, split)
+                yield source.Entry(clip_id=clip.youtube_id, place=place, captions={"eng": clip.captions}, split=split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         file_name = source.cell_of(row, "file_name")

@@ -31,7 +31,7 @@ class Clotho(source.Source):
 
     audio: str = setting("", "folder or URL of the audio folders; unset: anywhere below --source", path="always")
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry]:
         folder = locate(self.source, keeps_links=True)
         tables: dict[str, str] = {}
         for path in source.list_files(folder):
@@ -62,8 +62,13 @@ class Clotho(source.Source):
                     raise ValueError(f"{at}: a caption of {row['file_name']} is blank")
                 clip_id = name if count[name] == 1 else f"{part}/{name}"
                 place = source.AudioLocation(f"{audio_folder}/{files[name]}") if name in files else None
-                absent = f"{row['file_name']} is not in a folder {part}"
-                yield source.entry_of(clip_id, place, {"eng": captions}, SPLIT_OF[part], absent=absent)
+                yield source.Entry(
+                    clip_id=clip_id,
+                    place=place,
+                    captions={"eng": captions},
+                    split=SPLIT_OF[part],
+                    absent=f"{row['file_name']} is not in a folder {part}",
+                )
 
 
 def _name_of(row: Row) -> str:

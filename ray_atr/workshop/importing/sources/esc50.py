@@ -51,10 +51,9 @@ class Esc50(source.Source):
             )
         for language in self.languages:
             grammar_of(language)
-        for split in source.require_folds(self.folds):
-            check_split(split, "folds")
+        _split_of_folds(self.folds)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry]:
         say = caption if self.wording == "sentences" else lambda name, _: label_sentence(name)
         folder = locate(self.source, keeps_links=True)
         audio = source.audio_below(folder, "audio/")
@@ -62,11 +61,13 @@ class Esc50(source.Source):
         rows = [row for _, row in read_table(table, required=["filename", "fold", "category"])]
         # pandas writes whole numbers as 1.0 if a cell of their column is empty.
         folds = [source.cell_of(row, "fold").removesuffix(".0") for row in rows]
-        split_of = _splits(self.folds, set(folds))
+        split_of = _split_of_folds(self.folds or DEFAULT_FOLDS)
+        if self.folds and (absent := split_of.keys() - set(folds)):
+            raise refuse("folds", ", ".join(sorted(absent)), "folds of this copy: " + ", ".join(sorted(set(folds))))
         for row, fold in zip(rows, folds, strict=True):
             if (split := split_of.get(fold)) is not None:
                 captions = {code: (say(row["category"], code),) for code in self.languages}
-                yield _entry(row, audio.get(source.stem(row["filename"])), captions, split)
+                yield _entry(row, audio, captions, split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,28 +83,34 @@ class Esc50Clotho(source.Source):
         super().__post_init__()
         check_split(self.split)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry]:
         folder = locate(self.source, keeps_links=True)
         audio = source.audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50_clotho_captions.jsonl"
         for at, row in read_table(table, required=["filename", "category", "captions"]):
             if not isinstance(row["captions"], dict):
                 raise refuse(f"{at}, captions", row["captions"], "an object of lists of captions by language")
-            yield _entry(row, audio.get(source.stem(row["filename"])), check_captions(row["captions"], at), self.split)
+            yield _entry(row, audio, check_captions(row["captions"], at), self.split)
 
 
 def _entry(
-    row: Row, place: source.AudioLocation | None, captions: Mapping[str, Sequence[str]], split: str
-) -> source.Entry | source.Absent:
-    labels, absent = (row["category"],), f"audio/{row['filename']} is not there"
-    return source.entry_of(source.stem(row["filename"]), place, captions, split, labels=labels, absent=absent)
+    row: Row, audio: Mapping[str, source.AudioLocation], captions: Mapping[str, Sequence[str]], split: str
+) -> source.Entry:
+    clip_id, absent = source.stem(row["filename"]), f"audio/{row['filename']} is not there"
+    about: Row = {"labels": (row["category"],), "split": split, "absent": absent}
+    return source.Entry(clip_id=clip_id, place=audio.get(clip_id), captions=captions, **about)
 
 
-def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:
-    """The split of each fold. ValueError if a fold was asked for that the table does not have."""
-    chosen = source.require_folds(assignments or DEFAULT_FOLDS)
-    split_of = {fold: split for split, folds in chosen.items() for fold in folds}
-    for fold, split in split_of.items():
-        if fold not in found and assignments:
-            raise refuse("folds", f"{split}={fold}", "folds of this copy: " + ", ".join(sorted(found)))
+def _split_of_folds(assignments: Sequence[str]) -> dict[str, str]:
+    """The split of each fold: train of 1 and 2 for `train=1,2`. ValueError on another form or a fold named twice."""
+    split_of: dict[str, str] = {}
+    for assignment in assignments:
+        split, _, values = assignment.partition("=")
+        folds = list(filter(None, map(str.strip, values.split(","))))
+        if not split or not folds:
+            raise ValueError(f"folds: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
+        for fold in folds:
+            if fold in split_of:
+                raise ValueError(f"folds: {fold} occurs in two splits")
+            split_of[fold] = check_split(split, "folds")
     return split_of

@@ -22,14 +22,12 @@ from ray_atr.common.settings import refuse, setting
 from ray_atr.common.storage import locate
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import (
-    Absent,
     AudioLocation,
     Entry,
     Source,
     audio_below,
     cell_of,
     copies_of,
-    entry_of,
     stem,
 )
 from ray_atr.workshop.languages.templates import label_sentence
@@ -55,7 +53,7 @@ class FsdNoisy18k(Source):
         below=1,
     )
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[Entry]:
         folder = locate(self.source, keeps_links=True)
         audio, absent = audio_below(folder), f"its audio is not below {folder}"
         rows = list(_read(f"{folder}/FSDnoisy18k.meta/train.csv", "manually_verified", "noisy_small"))
@@ -77,11 +75,8 @@ class FsdNoisy18k(Source):
 
     def _takes(self, is_checked: bool, is_small: bool) -> bool:
         """Whether a clip of train is one of those asked for."""
-        if self.clips == "all":
-            return True
-        if self.clips == "clean":
-            return is_checked
-        return not is_checked and (self.clips == "noisy" or is_small)
+        taken = {"all": True, "noisy": not is_checked, "noisy_small": not is_checked and is_small, "clean": is_checked}
+        return taken[self.clips]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +93,7 @@ class Arca23k(Source):
     )
     audio: str = setting("", "folder or URL of the audio; unset: anywhere below --source", path="always")
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[Entry]:
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         audio, absent = audio_below(audio_folder), f"its audio is not below {audio_folder}"
@@ -116,9 +111,10 @@ class _LabelledClip(NamedTuple):
     label: str
     flags: tuple[bool, ...]
 
-    def entry(self, audio: Mapping[str, AudioLocation], split: str, absent: str) -> Entry | Absent:
-        captions = {ENGLISH: (label_sentence(self.label.lower()),)}
-        return entry_of(self.clip_id, audio.get(self.clip_id), captions, split, labels=(self.label,), absent=absent)
+    def entry(self, audio: Mapping[str, AudioLocation], split: str, absent: str) -> Entry:
+        place, captions = audio.get(self.clip_id), {ENGLISH: (label_sentence(self.label.lower()),)}
+        labels = (self.label,)
+        return Entry(clip_id=self.clip_id, place=place, captions=captions, labels=labels, split=split, absent=absent)
 
 
 def _read(table: str, *flags: str) -> Iterator[_LabelledClip]:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import nearest, refuse, setting
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import SPLITS, check_language
@@ -52,7 +53,7 @@ class HuggingFace(source.Source):
     label_column: str = setting("", "column of labels; unset: none")
     split: str = setting("train", "split of files whose name contains none")
 
-    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
+    def entries(self) -> Iterator[source.Entry]:
         folder = locate(self.source, keeps_links=True)
         files = source.list_files(folder)
         tables = [path for path in files if path.endswith((".parquet", ".arrow")) and "cache-" not in path]
@@ -60,7 +61,6 @@ class HuggingFace(source.Source):
             raise ValueError(f"{folder}: no .parquet or .arrow file of a Hugging Face data set")
         names = set(files)
         rows_of_split: Counter[str] = Counter()
-        lost = 0
         for path in tables:
             split = self._split_of(path)
             rows = enumerate(_rows(folder, path, self._columns), start=1)
@@ -74,19 +74,15 @@ class HuggingFace(source.Source):
                     inner = values["audio path"] or ""
                     place = source.location_in(folder, inner, at)
                     if inner not in names:
-                        yield source.Absent(
-                            clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there"
-                        )
+                        absent = f"the table holds no audio, and {inner or 'no path'} is not there"
+                        yield source.Entry(clip_id=clip_id, place=None, split=split, absent=absent)
                         continue
-                captions, num_lost = source.in_place(self._captions(values, at))
-                if not captions:
-                    yield source.Absent(clip_id, split, f"{at}: no caption")
+                captions = self._captions(values, at)
+                if not any(map(any, captions.values())):
+                    yield source.Entry(clip_id=clip_id, place=None, split=split, absent=f"{at}: no caption")
                     continue
-                lost += num_lost
                 labels = source.labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
                 yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
-        if lost:
-            yield source.unaligned(lost)
 
     def _split_of(self, path: str) -> str:
         *folders, name = path.split("/")
@@ -136,11 +132,7 @@ class HuggingFace(source.Source):
                 language: source.texts_of(values[column], f"{at}, {column}", blanks=True)
                 for language, column in self._assigned.items()
             }
-        if (by_language := source.texts_by_language(values, at)) is not None:
-            return by_language
-        column = next((name for name in ("text", "texts") if values.get(name)), None)
-        texts = source.captions_of(values, at) or (source.texts_of(values[column], f"{at}, {column}") if column else [])
-        return {"eng": texts}
+        return source.texts_by_language(values, at, ENGLISH, ("text", "texts"))
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
         if self.id_column == ROW_NUMBER:
@@ -203,14 +195,11 @@ def _rows_of_group(parquet: pq.ParquetFile, group: int, column: str, others: lis
 
 def _has_bytes(group: Any, column: str) -> bool | None:
     """Whether all (True) or none (False) of a row group's rows hold audio; None if the statistics do not tell."""
-    for index in range(group.num_columns):
-        chunk = group.column(index)
-        if chunk.path_in_schema == f"{column}.bytes":
-            statistics = chunk.statistics
-            if statistics is None or not statistics.has_null_count:
-                return None
-            return {0: True, group.num_rows: False}.get(statistics.null_count)
-    return None
+    chunks = map(group.column, range(group.num_columns))
+    statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == f"{column}.bytes"), None)
+    if statistics is None or not statistics.has_null_count:
+        return None
+    return {0: True, group.num_rows: False}.get(statistics.null_count)
 
 
 def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = None) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import counted, refuse, setting, shortened
 from ray_atr.common.storage import Location, locate
-from ray_atr.data.schema import aligned_captions, check_language
+from ray_atr.data.schema import check_language
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import read_table
 
@@ -58,7 +58,7 @@ class Multilingual(source.Source):
     )
     chinese: str = setting("Hans", "script of the Chinese captions; the other is left out", choices=("Hans", "Hant"))
 
-    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
+    def entries(self) -> Iterator[source.Entry | str]:
         folder = locate(self.source, keeps_links=True)
         tables = [path for path in source.list_files(folder) if path.endswith(".csv")]
         tables = [path for path in tables if path.rsplit("/", 1)[-1] == METADATA] or tables
@@ -67,10 +67,9 @@ class Multilingual(source.Source):
         for path in tables:
             yield from self._of_table(folder, path)
 
-    def _of_table(self, folder: Location, path: str) -> Iterator[source.Entry | source.Absent | source.Remark]:
+    def _of_table(self, folder: Location, path: str) -> Iterator[source.Entry | str]:
         clips: dict[str, source.ListedClip] = {}
-        rows: dict[str, list[dict[str, str]]] = {}
-        lost = repeated = 0
+        blank = repeated = 0
         columns: dict[str, str] = {}
         seen: set[tuple[str, ...]] = set()
         split = _split_in(path) or "test"
@@ -78,7 +77,7 @@ class Multilingual(source.Source):
             if not columns:
                 columns = self._columns(row, at)
                 if unread := [name for name in row if name not in OWN and name not in columns.values()]:
-                    yield source.Remark(f"columns that were not read: {shortened(', '.join(unread), 200)}")
+                    yield f"columns that were not read: {shortened(', '.join(unread), 200)}"
             clip_id = _named(row)
             if not clip_id:
                 raise ValueError(f"{at}: the row names no clip; its columns are {shortened(', '.join(row))}")
@@ -91,29 +90,23 @@ class Multilingual(source.Source):
                 repeated += 1
                 continue
             seen.add(values)
-            first = clips.setdefault(clip_id, source.ListedClip(row, clip_id, split, at)).place
+            clip = clips.setdefault(clip_id, source.ListedClip(row, clip_id, split, at))
             for name in ("file_name", "start_time"):
-                if source.cell_of(row, name) != (before := source.cell_of(first, name)):
+                if source.cell_of(row, name) != (before := source.cell_of(clip.place, name)):
                     # Else its captions would be paired with another recording.
                     allowed = f"{before!r}, as the row of {clip_id} before has it"
                     raise refuse(f"{at}, {name}", source.cell_of(row, name), allowed)
-            rows.setdefault(clip_id, []).append({language: text for language, text in texts.items() if text})
-        if blank := sum(len(columns) - len(texts) for of_clip in rows.values() for texts in of_clip):
-            yield source.Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
+            for language, text in texts.items():
+                clip.captions.setdefault(language, []).append(text)
+                blank += not text
+        if blank:
+            yield f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out"
         if repeated:
-            yield source.Remark(f"{path}: {counted(repeated, 'row')} left out: another one says the same")
+            yield f"{path}: {counted(repeated, 'row')} left out: another one says the same"
         find = self._audio(folder, path, split)
         for clip_id, clip in clips.items():
-            slots: dict[str, dict[int, str]] = {code: {} for code in columns}
-            for slot, texts in enumerate(rows[clip_id]):
-                for code, text in texts.items():
-                    slots[code][slot] = text
-            captions = aligned_captions(slots)
-            lost += sum(len(texts) - len(captions.get(code, ())) for code, texts in slots.items())
-            made = [code for code in captions if code != ENGLISH]
-            yield source.entry_of(clip_id, find(clip), captions, split, translated=made)
-        if lost:
-            yield source.unaligned(lost)
+            made = [language for language, texts in clip.captions.items() if language != ENGLISH and any(texts)]
+            yield source.Entry(clip_id=clip_id, place=find(clip), captions=clip.captions, split=split, translated=made)
 
     def _audio(
         self, folder: Location, path: str, split: str

@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -42,42 +42,19 @@ class AudioLocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A clip to import."""
+    """A clip of the source's tables. Without a `place` it is not imported."""
 
     clip_id: str
-    place: AudioLocation
-    captions: Mapping[str, Sequence[str]]
+    place: AudioLocation | None
+    captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By language; blank where a sentence lacks the language."""
     labels: Sequence[str] = ()
     split: str
     translated: Sequence[str] = ()
     alias: str = ""
     """Another name of the clip, which tables of further captions may use."""
-
-
-@dataclass(frozen=True)
-class Absent:
-    """A clip of the source's tables without audio. `is_normal`: in this data set some are always missing."""
-
-    clip_id: str
-    split: str
-    reason: str
-    is_normal: bool = False
-
-
-def entry_of(
-    clip_id: str,
-    place: AudioLocation | None,
-    captions: Mapping[str, Sequence[str]],
-    split: str,
-    *,
-    labels: Sequence[str] = (),
-    translated: Sequence[str] = (),
-    absent: str = "",
-) -> Entry | Absent:
-    """An `Entry` if the audio was found; else an `Absent` with the reason `absent`, normal if no reason is given."""
-    if place is not None:
-        return Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split, translated=translated)
-    return Absent(clip_id, split, absent or "its audio is absent", is_normal=not absent)
+    absent: str = ""
+    """Why there is no `place`, if there is none; empty where some audio is always missing in this data set."""
 
 
 SPLIT_OF = {
@@ -117,9 +94,9 @@ class Source(Settings):
 
     source: str = setting(help="folder or URL of the data set", path="always")
 
-    def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
-        """The clips, with captions read and audio located but not read; dropped rows of tables are `Skipped`.
-        ValueError if the layout is not that of this source.
+    def entries(self) -> Iterator[Entry | Skipped | str]:
+        """The clips, with captions read and audio located but not read. Dropped rows of tables are `Skipped`, and what a person
+        should know of the import is a text. ValueError if the layout is not that of this source.
         """
         raise NotImplementedError
 
@@ -127,13 +104,6 @@ class Source(Settings):
         """The clip that a row of an extra caption file speaks of, or None if no column names a clip."""
         given = next(filter(None, (cell_of(row, name) for name in ID_COLUMNS)), "")
         return cell_of(row, "clip_id") or stem(given).strip() or None
-
-
-@dataclass(frozen=True)
-class Remark:
-    """Something that a person should know of the import."""
-
-    text: str
 
 
 @dataclass
@@ -148,12 +118,22 @@ class ListedClip:
     labels: list[str] = field(default_factory=list)
 
 
-def unaligned(count: int) -> Remark:
-    """The remark on captions that were left out so that caption j is one sentence in every language."""
-    return Remark(
-        f"{counted(count, 'caption')} left out: other captions of the clip have blank translations, so caption j would not "
-        "be one sentence in every language"
-    )
+def aligned(entries: Iterable[Entry | Skipped | str]) -> Iterator[Entry | Skipped | str]:
+    """What a source yields, with captions `in_place`; at the end a remark on those that were left out for this."""
+    lost = 0
+    for entry in entries:
+        if isinstance(entry, Entry) and entry.place is not None:
+            captions, num_lost = in_place(entry.captions)
+            lost += num_lost
+            entry = replace(
+                entry, captions=captions, translated=[code for code in entry.translated if code in captions]
+            )
+        yield entry
+    if lost:
+        yield (
+            f"{counted(lost, 'caption')} left out: other captions of the clip have blank translations, so caption j would not "
+            "be one sentence in every language"
+        )
 
 
 def in_place(captions: Mapping[str, Sequence[str]]) -> tuple[dict[str, tuple[str, ...]], int]:
@@ -192,13 +172,18 @@ def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
     return texts if blanks else list(filter(None, texts))
 
 
-def texts_by_language(row: Mapping[str, Any], at: str) -> dict[str, list[str]] | None:
-    """The texts of an object by language in `captions` or `caption`, which has a text or a list of texts for each language. A
-    blank text becomes an empty one. None if the row has no such object. ValueError for an unknown or repeated language.
+def texts_by_language(
+    row: Mapping[str, Any], at: str, language: str, others: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """The captions of a row by language: of an object in `captions` or `caption`, which has a text or a list of texts for each
+    language, where a blank text becomes an empty one; else the row's own (`captions_of`), or those of the first of the `others`
+    among the columns that has any, in `language`. ValueError for an unknown or repeated language.
     """
     by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
     if by_language is None:
-        return None
+        of_others = (texts_of(row.get(name), f"{at}, {name}") for name in others)
+        texts = captions_of(row, at) or next(filter(None, of_others), [])
+        return {check_language(language, f"{at}, language"): texts} if texts else {}
     cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in by_language.items()}
     cells = {code: cell for code, cell in cells.items() if any(cell)}
     # Checked without the blanks, which say where a sentence has no translation.
@@ -224,23 +209,6 @@ def cell_of(row: Mapping[str, Any], column: str) -> str:
 def is_absent(value: Any) -> bool:
     """Whether a cell holds nothing: None, or the number that stands for nothing in tables of pandas."""
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def require_folds(assignments: Sequence[str]) -> dict[str, list[str]]:
-    """`("train=1,2", "val=3")` -> `{"train": ["1", "2"], "val": ["3"]}`. ValueError on another form or a value named twice."""
-    chosen: dict[str, list[str]] = {}
-    seen: set[str] = set()
-    for assignment in assignments:
-        name, equals, values = assignment.partition("=")
-        parts = [part.strip() for part in values.split(",") if part.strip()]
-        if not equals or not name or not parts:
-            raise ValueError(f"folds: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
-        for part in parts:
-            if part in seen:
-                raise ValueError(f"folds: {part} occurs in two splits")
-            seen.add(part)
-        chosen.setdefault(name, []).extend(parts)
-    return chosen
 
 
 # --- places

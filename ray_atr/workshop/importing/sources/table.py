@@ -63,7 +63,7 @@ class TableSource(source.Source):
             check_split(self.split)
         _ = self._columns
 
-    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark | Skipped]:
+    def entries(self) -> Iterator[source.Entry | Skipped | str]:
         folder = locate(self.source, keeps_links=True)
         files = source.list_files(folder)
         table = f"{folder}/{_choose_table(files, self.table, str(folder))}"
@@ -71,26 +71,23 @@ class TableSource(source.Source):
         # A name may be composed on disk and decomposed in the table, or the other way.
         stored = {unicodedata.normalize("NFC", path): path for path in files} | {path: path for path in files}
         clips = self._read(folder, table, reading, stored)
-        ids, lost = _ids(clips), 0
+        ids = _ids(clips)
         for path, clip in clips.items():
-            if path not in stored and not file_exists(folder / path):
-                yield source.Absent(ids[path], clip.split, f"{clip.place} is not there")
-                continue
-            place, alias = source.AudioLocation(f"{folder}/{path}"), _relative(clip.place)
-            (captions, num_lost), labels = source.in_place(clip.captions), tuple(clip.labels)
-            lost += num_lost
+            is_there = path in stored or file_exists(folder / path)
             yield source.Entry(
-                clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=alias
+                clip_id=ids[path],
+                place=source.AudioLocation(f"{folder}/{path}") if is_there else None,
+                captions=clip.captions,
+                labels=tuple(clip.labels),
+                split=clip.split,
+                alias=_relative(clip.place),
+                absent=f"{clip.place} is not there",
             )
         yield from reading.bad_rows
-        yield from map(source.Remark, reading.notes)
-        if lost:
-            yield source.unaligned(lost)
+        yield from reading.notes
         if unnamed := [path for path in files if source.is_audio(path) and path not in clips]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
-            yield source.Remark(
-                f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
-            )
+            yield f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
 
     def _read(
         self, folder: Location, table: str, reading: Reading, stored: Mapping[str, str]
@@ -185,11 +182,7 @@ class TableSource(source.Source):
                 cell = source.texts_of(row.get(column), f"{at}, {column}", blanks=several)
                 captions.setdefault(language or row_language, []).extend(cell)
             return captions if any(map(any, captions.values())) else {}
-        by_language = source.texts_by_language(row, at)
-        if by_language is not None:
-            return by_language
-        texts_of_row = source.captions_of(row, at)
-        return {row_language: texts_of_row} if texts_of_row else {}
+        return source.texts_by_language(row, at, row_language)
 
     def _split(self, row: Mapping[str, Any], at: str) -> str:
         """A row's split. ValueError, with what may be meant, for a name that a split cannot have."""

@@ -48,7 +48,7 @@ class WavCaps(source.Source):
         super().__post_init__()
         check_split(self.split)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
+    def entries(self) -> Iterator[source.Entry | str]:
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         excluded, num_excluded = _read_exclusions(self.exclude), 0
@@ -76,10 +76,10 @@ class WavCaps(source.Source):
                 split = "val" if is_drawn else self.split
                 file_name = audio.get(clip_id)
                 place = source.AudioLocation(f"{audio_folder}/{file_name}") if file_name else None
-                yield source.entry_of(clip_id, place, {"eng": tuple(captions)}, split)
+                yield source.Entry(clip_id=clip_id, place=place, captions={"eng": captions}, split=split)
         if self.exclude:
             total = counted(sum(map(len, excluded.values())), "id")
-            yield source.Remark(f"excluded: {counted(num_excluded, 'clip')}, by {total} in lists")
+            yield f"excluded: {counted(num_excluded, 'clip')}, by {total} in lists"
 
 
 def _subset(path: str) -> str:

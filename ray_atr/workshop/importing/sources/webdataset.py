@@ -40,7 +40,7 @@ class WebDataset(source.Source):
         object.__setattr__(self, "language", check_language(self.language, "language"))
         check_split(self.split)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
+    def entries(self) -> Iterator[source.Entry | str]:
         folder = locate(self.source, keeps_links=True)
         files = source.list_files(folder)
         packed = [path for path in files if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"))]
@@ -50,7 +50,7 @@ class WebDataset(source.Source):
         tars = [path for path in files if path.endswith(".tar")]
         if not tars:
             raise ValueError(f"{folder}: no .tar file")
-        lost, tar_of, renamed = 0, dict[str, str](), list[str]()
+        tar_of, renamed = dict[str, str](), list[str]()
         for path in tars:
             tar, split = f"{folder}/{path}", self._split_of(path)
             for key, place, texts in _clips_of(folder / path, tar):
@@ -60,22 +60,17 @@ class WebDataset(source.Source):
                     clip_id = f"{path.removesuffix('.tar')}/{key}"
                     renamed.append(clip_id)
                 if place is None:
-                    yield source.Absent(clip_id, split, f"{tar} has no audio for it")
+                    yield source.Entry(clip_id=clip_id, place=None, split=split, absent=f"{tar} has no audio for it")
                     continue
-                words, labels = self._words(texts, f"{tar}, {key}")
-                if not words:
-                    yield source.Absent(
-                        clip_id, split, f"{tar}, {key}: no caption in its .json (text, caption, captions) or .txt"
-                    )
+                captions, labels = self._words(texts, f"{tar}, {key}")
+                if not captions:
+                    absent = f"{tar}, {key}: no caption in its .json (text, caption, captions) or .txt"
+                    yield source.Entry(clip_id=clip_id, place=None, split=split, absent=absent)
                     continue
-                captions, num_lost = source.in_place(words)
-                lost += num_lost
                 yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
-        if lost:
-            yield source.unaligned(lost)
         if renamed:
             clips = counted(len(renamed), "clip is", "clips are")
-            yield source.Remark(f"{clips} called TAR/KEY, as an earlier tar has the key too: {renamed[0]}")
+            yield f"{clips} called TAR/KEY, as an earlier tar has the key too: {renamed[0]}"
 
     def _split_of(self, path: str) -> str:
         match = next(filter(None, map(IN_NAME.match, reversed(path.lower().split("/")))), None)
@@ -91,14 +86,12 @@ class WebDataset(source.Source):
         if not isinstance(row, dict):
             raise ValueError(f"{at}.json: a JSON object is expected")
         labels = source.labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
-        by_language = source.texts_by_language(row, f"{at}.json")
-        if by_language is not None:
-            return by_language, labels
-        captions = source.captions_of(row, f"{at}.json") or source.texts_of(row.get("text"), f"{at}.json, text")
-        if not captions:
-            captions = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
-        language = check_language(str(row.get("language") or self.language), f"{at}, language")
-        return ({language: captions} if captions else {}), labels
+        language = str(row.get("language") or self.language)
+        captions = source.texts_by_language(row, f"{at}.json", language, ("text",))
+        lines = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
+        if not captions and lines:
+            captions = {check_language(language, f"{at}, language"): lines}
+        return captions, labels
 
 
 def _clips_of(file: Location, tar: str) -> Iterator[tuple[str, source.AudioLocation | None, dict[str, bytes]]]:
