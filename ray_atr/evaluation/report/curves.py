@@ -66,7 +66,7 @@ def curves_of(runs: Runs) -> list[Curve]:
     would be all that is to be seen.
     """
     standard = {curve.path: curve for curve in CURVES}
-    points = aggregate(runs, [])
+    points = aggregate(runs)
     curves = []
     for path, name in short_names(runs.varied).items():
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
@@ -104,9 +104,10 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     number for the setting (another objective, `auto`) as a dashed level.
     """
     languages = language_groups(runs)
-    points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in ARROWS for code in languages])
+    points = aggregate(runs)
     is_on_axis = _are_numbers(points[curve.path])
-    lines = _lines(points[is_on_axis].astype({curve.path: float}), runs.varied, curve.path)
+    on_axis = points[is_on_axis].assign(**{curve.path: points.loc[is_on_axis, curve.path].astype(float)})
+    lines = _lines(on_axis, runs.varied, curve.path)
     levels = _levels(points[~is_on_axis], runs.varied, curve.path)
     look = looks([*lines, *(name for name, (line, _) in levels.items() if line not in lines)])
     look |= {name: look[line] for name, (line, _) in levels.items() if line in lines}
