@@ -166,7 +166,10 @@ def _make_ready(
         seconds["Ray"] = time.monotonic() - before
         _require_shared(run.path)
     base = decide_scaling(run, run.experiment, queue, concurrency, cluster_nodes() if use_ray else [], echo)
-    experiments, before = _experiments(base, queue), time.monotonic()
+    before = time.monotonic()
+    # Each with each seed; of a search at least one of each choice of data and model.
+    points = queue.known_points(lambda path: path.startswith(("data.", "model.")))
+    experiments = [override(base, trial) for point in points for trial in queue.overrides(point)] or [base]
     for experiment in experiments:
         # Again, since the number of workers is decided only now.
         check_base_shards(experiment)
@@ -233,14 +236,6 @@ def _run_in_process(
             recording.failed(trial, error.read_text(encoding="utf-8").strip())
         else:
             recording.ended(trial, is_over=not is_behind)
-
-
-def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
-    """The experiments known before the first trial starts, with each seed; for a search at least one of each choice of data and
-    model.
-    """
-    points = queue.known_points(lambda path: path.startswith(("data.", "model.")))
-    return [override(base, trial) for point in points for trial in queue.overrides(point)] or [base]
 
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, echo: Echo, *, use_ray: bool) -> list[Prepared]:
