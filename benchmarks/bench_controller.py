@@ -30,7 +30,7 @@ from scipy import stats
 from side_by_side import compared
 
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
-from ray_atr.sweep.recording import CommonFailure, ConsoleProgress, Recording
+from ray_atr.sweep.recording import ConsoleProgress, Recording
 from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
@@ -68,7 +68,7 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, ope
         prepared = time.process_time() - began
         progress = ConsoleProgress(epochs, echo=lambda line: None)
         progress.sweep_started(trials, 0)
-        recording = Recording([progress], CommonFailure())
+        recording = Recording([progress])
         working: deque[tuple[Any, int]] = deque()
         ended = 0
         marks = [time.process_time()]

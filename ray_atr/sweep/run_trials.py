@@ -18,7 +18,7 @@ from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, file_exists
 from ray_atr.sweep.placement import cluster_nodes, concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import ASHA, RACE, check_scheduler, make_scheduler, stops
 from ray_atr.sweep.search import FixedPoints, SweepPlan
@@ -100,13 +100,12 @@ def sweep(
         racing.look()
         listeners = [*listeners, racing]
     deadline = started + 3600 * plan.hours if plan.hours else None
-    failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
+    recording = Recording(listeners, any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
     if not queue.is_done:
         slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
-        recording = Recording(listeners, failure)
 
         def is_over() -> bool:
-            return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
+            return recording.common_failure is not None or (deadline is not None and time.monotonic() >= deadline)
 
         def scheduler() -> Any:
             # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
@@ -126,7 +125,7 @@ def sweep(
                 _run_in_process(queue, home, scheduler() if plan.scheduler == ASHA else None, recording, is_over)
             finally:
                 _nothing_runs_any_more(queue.trials)
-    if racing is not None and queue.is_done and failure.reason is None:
+    if racing is not None and queue.is_done and recording.common_failure is None:
         further, message = racing.further_seeds()
         if further and given_plan.spends_spared:
             # Failed trials have been retried already, with `retry_failed`.
@@ -147,7 +146,8 @@ def sweep(
             echo(f"{message}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
     if queue.lacking:
         echo(queue.lacking)
-    return _result(queue, failure.reason, is_out_of_time=deadline is not None and time.monotonic() >= deadline)
+    is_out_of_time = deadline is not None and time.monotonic() >= deadline
+    return _result(queue, recording.common_failure, is_out_of_time=is_out_of_time)
 
 
 def _make_ready(
