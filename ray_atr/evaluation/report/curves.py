@@ -65,17 +65,15 @@ def curves_of(runs: Runs) -> list[Curve]:
     A search that proposes each of its points once, at one noise ratio say, has no line over noise: points beside each other
     would be all that is to be seen.
     """
-    standard = {curve.path: curve for curve in CURVES}
-    points = aggregate(runs)
-    curves = []
+    points, found = aggregate(runs), dict[str, str]()
     for path, name in short_names(runs.varied).items():
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
         if any(frame[path].nunique() >= 2 for frame in lines.values()):
-            curves.append(standard.get(path, Curve(path, path, name)))
-    curves = [replace(drawn, label=noise_label(runs)) if drawn.path == NOISE else drawn for drawn in curves]
-    return sorted(
-        curves, key=lambda curve: list(standard).index(curve.path) if curve.path in standard else len(standard)
-    )
+            found[path] = name
+    known = [curve for curve in CURVES if curve.path in found]
+    others = found.keys() - {curve.path for curve in CURVES}
+    curves = known + [Curve(path, path, name) for path, name in found.items() if path in others]
+    return [replace(drawn, label=noise_label(runs)) if drawn.path == NOISE else drawn for drawn in curves]
 
 
 def noise_label(runs: Runs) -> str:
