@@ -28,7 +28,7 @@ from side_by_side import compared
 from ray_atr.common.override import override
 from ray_atr.common.runtime import prepare_environment, quiet_ray_data
 from ray_atr.sweep import SEARCHES, Goal, SweepListener, SweepPlan, tune_bridge
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.training.experiment import Experiment
@@ -108,14 +108,14 @@ def sweep_on(options: argparse.Namespace) -> None:
     tune_bridge.run_in_tune = simulated(options.epochs)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", experiment, {"name": "simulated"})
-        queue, marks, failure = TrialQueue(run, plan, lambda point: None), Marks(), CommonFailure()
-        recording = Recording([marks], failure)
+        queue, marks = TrialQueue(run, plan, lambda point: None), Marks()
+        recording = Recording([marks])
         tune_bridge.run_with_tune(
-            queue, Path(folder), options.at_once, None, recording, lambda: failure.reason is not None
+            queue, Path(folder), options.at_once, None, recording, lambda: recording.common_failure is not None
         )
         states = [status_of(trial) for trial in run.trials()]
         nodes = {row["node"] for trial in run.trials() for row in trial.epochs()}
-    assert failure.reason is None, failure.reason
+    assert recording.common_failure is None, recording.common_failure
     assert states == [FINISHED] * options.trials, f"{states.count(FINISHED)} of {options.trials} trials finished"
     size = max(1, options.trials // 5)
     fifths = [

@@ -30,8 +30,7 @@ from scipy import stats
 from side_by_side import compared
 
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
-from ray_atr.sweep.recording import CommonFailure, ConsoleProgress, Recording
-from ray_atr.sweep.run_trials import frozen_garbage
+from ray_atr.sweep.recording import ConsoleProgress, Recording
 from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
@@ -69,28 +68,27 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, ope
         prepared = time.process_time() - began
         progress = ConsoleProgress(epochs, echo=lambda line: None)
         progress.sweep_started(trials, 0)
-        recording = Recording([progress], CommonFailure())
+        recording = Recording([progress])
         working: deque[tuple[Any, int]] = deque()
         ended = 0
-        with frozen_garbage():
-            marks = [time.process_time()]
-            while True:
-                while len(working) < at_once and (trial := queue.next()) is not None:
-                    recording.started(trial)
-                    working.append((trial, 1))
-                if not working:
-                    break
-                trial, epoch = working.popleft()
-                recall = drawn.random()
-                recording.reported(trial, {"epoch": epoch, GOAL.metric: recall, "seconds/train": float(epoch)})
-                if epoch < epochs:
-                    working.append((trial, epoch + 1))
-                    continue
-                recording.reported(trial, {"is_final": True, "best_epoch": epoch, "epoch": epoch})
-                recording.ended(trial)
-                ended += 1
-                if ended % size == 0:
-                    marks.append(time.process_time())
+        marks = [time.process_time()]
+        while True:
+            while len(working) < at_once and (trial := queue.next()) is not None:
+                recording.started(trial)
+                working.append((trial, 1))
+            if not working:
+                break
+            trial, epoch = working.popleft()
+            recall = drawn.random()
+            recording.reported(trial, {"epoch": epoch, GOAL.metric: recall, "seconds/train": float(epoch)})
+            if epoch < epochs:
+                working.append((trial, epoch + 1))
+                continue
+            recording.reported(trial, {"is_final": True, "best_epoch": epoch, "epoch": epoch})
+            recording.ended(trial)
+            ended += 1
+            if ended % size == 0:
+                marks.append(time.process_time())
         files = opened[0] / ended
         shares = [1e3 * (after - before) / size for before, after in itertools.pairwise(marks)]
         opened[0], began = 0, time.process_time()

@@ -137,7 +137,10 @@ class KnowledgeSweep(ComparisonSweep):
         for name, chosen, named in (("--table", self.table, TABLES), ("--figure", self.figure, FIGURES)):
             if chosen is not None:
                 require_known(name, chosen, named)
-                self.require_no_grid(name)
+                for setting, values in self.given_options.items():
+                    if setting not in ("table", "figure"):
+                        typed = f"--{setting.replace('_', '-')}"
+                        raise refuse(typed, values, f"nothing with {name}, which has its own values")
                 return named[chosen]
         # All options except the table and the figure are settings of ASK.
         values_by_name = {name: values for name, values in self.own_options.items() if values}
@@ -148,12 +151,6 @@ class KnowledgeSweep(ComparisonSweep):
         if self.table is not None or self.figure is not None:
             return self
         return super().continuing({**earlier, "table": None, "figure": None})
-
-    def require_no_grid(self, name: str) -> None:
-        """ValueError for values beside a table or figure (`name`), which has its own."""
-        for setting, values in self.given_options.items():
-            if setting not in ("table", "figure"):
-                raise refuse(f"--{setting.replace('_', '-')}", values, f"nothing with {name}, which has its own values")
 
 
 COMPARISONS: dict[str, type[ComparisonSweep]] = {

@@ -83,7 +83,6 @@ class QueryIndex:
     )
 
 
-COMMANDS = {"build": BuildIndex, "update": UpdateIndex, "query": QueryIndex}
 OPTIONS = (
     Annotated[BuildIndex, tyro.conf.subcommand("build")]
     | Annotated[UpdateIndex, tyro.conf.subcommand("update")]

@@ -210,7 +210,7 @@ def parse_with_settings(
         )
     _require_values(parsed, arguments)
     _require_places_that_stay(parsed)
-    options_here = list(_names_of(options))
+    options_here = [name for name, _ in _values_of(parsed)]
     for word in rest:
         if word.startswith("--"):
             refuse_unknown(word[2:].partition("=")[0].replace("-", "_"), options_here, others or {})
@@ -228,13 +228,6 @@ def check_actors(encoding: Any) -> None:
         if (value := getattr(encoding, name)) != getattr(type(encoding)(), name):
             allowed = "nothing with --ray never: this process encodes, on a GPU if there is one"
             raise refuse(f"--{name.replace('_', '-')}", value, allowed)
-
-
-def _names_of(options: Any) -> Iterator[str]:
-    """The names of a command's options, also of those in a part of them."""
-    for field in dataclasses.fields(options):
-        is_part = dataclasses.is_dataclass(field.default_factory)
-        yield from _names_of(field.default_factory) if is_part else [field.name]
 
 
 def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, str]) -> None:

@@ -127,7 +127,8 @@ def planned(
     plan = replace(make_plan(experiment, resumed), fixed=fixed)
     check_scheduler(plan, experiment)
     if ray_of(options, resumed) == NEVER:
-        require_no_ray(options)
+        if isinstance(options, SweepOptions) and (options.concurrency or 1) > 1:
+            raise refuse("--concurrency", options.concurrency, "1 with --ray never: trials run one after the other")
         experiment = without_ray(experiment, settings)
     check_plan(plan, experiment, explicit)
     return experiment, plan
@@ -208,12 +209,6 @@ def ray_of(options: ExperimentOptions, resumed: RunFolder | None) -> Literal["al
         return options.ray
     # A folder fetched from MLflow does not say it.
     return NEVER if resumed is not None and resumed.info.get("ray") == NEVER else "always"
-
-
-def require_no_ray(options: ExperimentOptions) -> None:
-    """ValueError for options that need Ray Tune."""
-    if isinstance(options, SweepOptions) and (options.concurrency or 1) > 1:
-        raise refuse("--concurrency", options.concurrency, "1 with --ray never: trials run one after the other")
 
 
 def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experiment:

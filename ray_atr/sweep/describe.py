@@ -98,15 +98,9 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     lines += dict.fromkeys(filter(None, map(roles_line, planned)))
     if all(idle := [idle_line(trial_experiment) for trial_experiment in planned]):
         lines += dict.fromkeys(idle)
-    if all(map(leaves_gpu, planned)):
+    if torch.cuda.is_available() and not any(one.scaling.workers or one.scaling.gpus_per_worker for one in planned):
         lines.append("trained on the CPU, though this machine has a GPU: --scaling.gpus_per_worker 1 trains on the GPU")
     return lines
-
-
-def leaves_gpu(experiment: Experiment) -> bool:
-    """Whether a trial in this process computes on the CPU beside a GPU."""
-    scaling = experiment.scaling
-    return scaling.workers == 0 and not scaling.gpus_per_worker and torch.cuda.is_available()
 
 
 def roles_line(experiment: Experiment) -> str:

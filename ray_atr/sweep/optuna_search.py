@@ -4,7 +4,6 @@ import, and every trial's process imports this module: its functions import it.
 
 from __future__ import annotations
 
-import heapq
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 10  # proposals that repeat an earlier point before one is drawn at random instead
 STARTUP_POINTS = 5  # points drawn at random before the estimator is used
-GONE = -1
-NEWEST, BEST = 1_000, 25
-"""Points in a study when there are many: the newest (up to twice as many), and the best of the older ones. The estimator's group
-of good points has at most 25, and it weighs the newest of the others most; its time grows with the number of points."""
 STATES = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL"}
 """Optuna's name for a point's status; all others are RUNNING."""
 
@@ -40,8 +35,6 @@ class OptunaSearch(SpaceSearch):
 
     name: ClassVar[str] = "optuna"
     is_adaptive: ClassVar[bool] = True
-    newest: int = NEWEST
-    best: int = BEST
 
     def __post_init__(self) -> None:
         if not self.goals:
@@ -66,85 +59,40 @@ class OptunaSearch(SpaceSearch):
 
 
 class Study:
-    """Optuna's study for one point of the grid dimensions. It gets each point when it is proposed and its result when it ends;
-    after every `newest` points a new study is made, without most of the oldest points.
-    """
+    """Optuna's study for one point of the grid dimensions. It gets each point when it is proposed and its result when it ends."""
 
     def __init__(self, search: OptunaSearch, cell: Point, history: History) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.cell, self.history = search.space, cell, history
-        self.newest, self.best = search.newest, search.best
         self.storage = optuna.storages.InMemoryStorage()
         ways = optuna.study.StudyDirection
-        self.directions = [ways.MAXIMIZE if goal.is_maximised else ways.MINIMIZE for goal in search.goals]
-        self.signs = [1.0 if goal.is_maximised else -1.0 for goal in search.goals]
-        self.earlier = [observation for observation in search.earlier if self._is_here(observation)]
-        self.study_id: int | None = None
+        directions = [ways.MAXIMIZE if goal.is_maximised else ways.MINIMIZE for goal in search.goals]
+        self.study_id = self.storage.create_new_study(directions)
         self.num_read = 0
-        self.indices: list[int] = []
-        """Indices in the history of the cell's points."""
-        self.old: set[int] = set()
-        """Those that are old: in the study only if they are among the best."""
         self.open: dict[int, int] = {}
-        """The study's trial by index in the history, for points that had not ended at the last update; GONE: not updated."""
-        self._begin()
+        """The study's trial by index in the history, for points that had not ended at the last update."""
+        for observation in search.earlier:
+            if self._is_here(observation):
+                self._tell(observation)
 
     def keep_up(self) -> None:
         """Update the study with the history's changes."""
         observations = self.history.observations
-        ended = [index for index in self.open if observations[index].status in STATES]
-        # An old point may be among the best.
-        is_stale = any(self.open[index] == GONE for index in ended)
-        for index in ended:
-            trial = self.open.pop(index)
-            if trial != GONE:
-                self._end(trial, observations[index])
+        for index in [index for index in self.open if observations[index].status in STATES]:
+            self._end(self.open.pop(index), observations[index])
         for index in range(self.num_read, len(observations)):
             if self._is_here(observations[index]):
-                self.indices.append(index)
-                self._tell_of(index)
+                trial = self._tell(observations[index])
+                if observations[index].status not in STATES:
+                    self.open[index] = trial
         self.num_read = len(observations)
-        if is_stale or self._num_old() > len(self.old):
-            self._begin()
-
-    def _num_old(self) -> int:
-        """Number of old points of the cell: a multiple of `newest`, so that a study is used for as many proposals."""
-        return max(0, len(self.indices) - self.newest) // self.newest * self.newest
-
-    def _begin(self) -> None:
-        """A new study of the best old points and all others."""
-        if self.study_id is not None:
-            self.storage.delete_study(self.study_id)
-        self.study_id = self.storage.create_new_study(self.directions)
-        old = self.indices[: self._num_old()]
-        self.old = set(old)
-        observations = self.history.observations
-        finished = [index for index in old if observations[index].status == FINISHED]
-        best = {
-            index
-            for goal, sign in enumerate(self.signs)
-            for index in heapq.nlargest(self.best, finished, key=lambda i: (sign * observations[i].scores[goal], -i))
-        }
-        self.open = {index: GONE for index in old if observations[index].status not in STATES}
-        for observation in self.earlier:
-            self._tell(observation)
-        for index in self.indices:
-            if index not in self.old or index in best:
-                self._tell_of(index)
-
-    def _tell_of(self, index: int) -> None:
-        observation = self.history.observations[index]
-        trial = self._tell(observation)
-        if observation.status not in STATES:
-            self.open[index] = trial
 
     def propose(self, seed: int) -> Point:
         """The estimator's proposal by the random numbers of a seed."""
         import optuna
 
-        assert self.study_id is not None, "begun when it was made"
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_POINTS, constant_liar=True)
         # A new object, because Optuna's study object caches its list of trials.
         name = self.storage.get_study_name_from_id(self.study_id)
@@ -168,7 +116,6 @@ class Study:
 
         searched = {path: value for path, value in observation.point.items() if path not in self.cell}
         dimensions = self.space.dimensions
-        assert self.study_id is not None, "begun when it was made"
         frozen = optuna.trial.create_trial(
             state=optuna.trial.TrialState[STATES.get(observation.status, "RUNNING")],
             params={path: _encoded(dimensions[path], value) for path, value in searched.items()},

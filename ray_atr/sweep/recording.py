@@ -26,37 +26,25 @@ ENOUGH = 3  # failed trials for one reason after which the others would fail too
 
 
 @dataclass
-class CommonFailure:
-    """Finds the single reason for which all trials of a sweep failed, from their events."""
+class Recording:
+    """Receives the events of trials, in this process or from Tune, and finds the single reason for which all of them failed."""
 
+    listeners: Sequence[SweepListener]
     has_succeeded: bool = False
     """Whether a trial has a result, or was stopped by a scheduler, in this session or an earlier one."""
     reasons: list[str] = field(default_factory=list)
     alive: set[str] = field(default_factory=set)  # trials that have reported an epoch and have not failed since
 
-    def trial_failed(self, trial_id: str, error: str) -> None:
-        self.alive.discard(trial_id)
-        # A reason may contain the trial's own paths.
-        self.reasons.append(error.replace(trial_id, "TRIAL"))
+    def __reduce__(self) -> tuple[type[Recording], tuple[tuple[()]]]:
+        # Tune pickles its callbacks to a file that is never read. Listeners may hold locks, threads or connections.
+        return Recording, ((),)
 
     @property
-    def reason(self) -> str | None:
+    def common_failure(self) -> str | None:
         """The reason for which every trial failed; None if fewer than three have, one succeeds, or the reasons differ."""
         if self.has_succeeded or self.alive or len(self.reasons) < ENOUGH or len(set(self.reasons)) > 1:
             return None
         return self.reasons[0]
-
-
-@dataclass(frozen=True)
-class Recording:
-    """Receives the events of trials, in this process or from Tune."""
-
-    listeners: Sequence[SweepListener]
-    failure: CommonFailure
-
-    def __reduce__(self) -> tuple[type[Recording], tuple[tuple[()], CommonFailure]]:
-        # Tune pickles its callbacks to a file that is never read. Listeners may hold locks, threads or connections.
-        return Recording, ((), self.failure)
 
     def started(self, trial: TrialFolder) -> None:
         trial.update(status=RUNNING)
@@ -65,7 +53,7 @@ class Recording:
 
     def reported(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of an epoch, or the result."""
-        self.failure.alive.add(trial.trial_id)
+        self.alive.add(trial.trial_id)
         if metrics.get("is_final"):
             trial.finish(metrics)
         elif "epoch" in metrics and trial.add_epoch(metrics):
@@ -75,7 +63,7 @@ class Recording:
     def ended(self, trial: TrialFolder, *, is_over: bool = False) -> None:
         """A trial ended without an error: it has its result, a scheduler stopped it, or the whole sweep was stopped."""
         is_finished = trial.is_finished
-        self.failure.has_succeeded |= is_finished or not is_over
+        self.has_succeeded |= is_finished or not is_over
         if is_finished:
             for listener in self.listeners:
                 listener.trial_finished(trial)
@@ -99,7 +87,9 @@ class Recording:
             self.ended(trial)
             return
         trial.update(status=FAILED, error=error)
-        self.failure.trial_failed(trial.trial_id, error)
+        self.alive.discard(trial.trial_id)
+        # A reason may contain the trial's own paths.
+        self.reasons.append(error.replace(trial.trial_id, "TRIAL"))
         for listener in self.listeners:
             listener.trial_failed(trial, error)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,7 @@ from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, file_exists
 from ray_atr.sweep.placement import cluster_nodes, concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import ASHA, RACE, check_scheduler, make_scheduler, stops
 from ray_atr.sweep.search import FixedPoints, SweepPlan
@@ -102,13 +100,12 @@ def sweep(
         racing.look()
         listeners = [*listeners, racing]
     deadline = started + 3600 * plan.hours if plan.hours else None
-    failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
+    recording = Recording(listeners, any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
     if not queue.is_done:
         slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
-        recording = Recording(listeners, failure)
 
         def is_over() -> bool:
-            return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
+            return recording.common_failure is not None or (deadline is not None and time.monotonic() >= deadline)
 
         def scheduler() -> Any:
             # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
@@ -117,11 +114,10 @@ def sweep(
 
         if use_ray:
             echo(_announcement(queue, slots))
-            with frozen_garbage():
+            run_with_tune(queue, home, slots, scheduler(), recording, is_over)
+            while queue.has_lost and not is_over():
+                # Trials whose nodes were lost after the last one had started, when Tune asks for no more.
                 run_with_tune(queue, home, slots, scheduler(), recording, is_over)
-                while queue.has_lost and not is_over():
-                    # Trials whose nodes were lost after the last one had started, when Tune asks for no more.
-                    run_with_tune(queue, home, slots, scheduler(), recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
@@ -129,7 +125,7 @@ def sweep(
                 _run_in_process(queue, home, scheduler() if plan.scheduler == ASHA else None, recording, is_over)
             finally:
                 _nothing_runs_any_more(queue.trials)
-    if racing is not None and queue.is_done and failure.reason is None:
+    if racing is not None and queue.is_done and recording.common_failure is None:
         further, message = racing.further_seeds()
         if further and given_plan.spends_spared:
             # Failed trials have been retried already, with `retry_failed`.
@@ -150,7 +146,8 @@ def sweep(
             echo(f"{message}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
     if queue.lacking:
         echo(queue.lacking)
-    return _result(queue, failure.reason, is_out_of_time=deadline is not None and time.monotonic() >= deadline)
+    is_out_of_time = deadline is not None and time.monotonic() >= deadline
+    return _result(queue, recording.common_failure, is_out_of_time=is_out_of_time)
 
 
 def _make_ready(
@@ -169,7 +166,10 @@ def _make_ready(
         seconds["Ray"] = time.monotonic() - before
         _require_shared(run.path)
     base = decide_scaling(run, run.experiment, queue, concurrency, cluster_nodes() if use_ray else [], echo)
-    experiments, before = _experiments(base, queue), time.monotonic()
+    before = time.monotonic()
+    # Each with each seed; of a search at least one of each choice of data and model.
+    points = queue.known_points(lambda path: path.startswith(("data.", "model.")))
+    experiments = [override(base, trial) for point in points for trial in queue.overrides(point)] or [base]
     for experiment in experiments:
         # Again, since the number of workers is decided only now.
         check_base_shards(experiment)
@@ -199,20 +199,6 @@ def _result(queue: TrialQueue, failure: str | None, *, is_out_of_time: bool) -> 
     return SweepResult(
         ids[FINISHED], ids[FAILED], ids[PENDING], ids[STOPPED], queue.num_unproposed, is_out_of_time, failure
     )
-
-
-@contextlib.contextmanager
-def frozen_garbage() -> Iterator[None]:
-    """Freezes the present objects, trials and imports, so that Python's garbage collector skips them.
-
-    It looks at every object again each time that a quarter as many were added, which takes 0.2 s in a driver of 10,000 trials.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 class _EndedEarlyError(Exception):
@@ -250,14 +236,6 @@ def _run_in_process(
             recording.failed(trial, error.read_text(encoding="utf-8").strip())
         else:
             recording.ended(trial, is_over=not is_behind)
-
-
-def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
-    """The experiments known before the first trial starts, with each seed; for a search at least one of each choice of data and
-    model.
-    """
-    points = queue.known_points(lambda path: path.startswith(("data.", "model.")))
-    return [override(base, trial) for point in points for trial in queue.overrides(point)] or [base]
 
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, echo: Echo, *, use_ray: bool) -> list[Prepared]:

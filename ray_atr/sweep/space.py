@@ -238,7 +238,10 @@ class Space:
 
     @staticmethod
     def parse(entries: Sequence[str], tree: Any) -> Space:
-        """The space of `PATH=DIMENSION` entries. ValueError for a form, path or value that the tree does not take."""
+        """The space of `PATH=DIMENSION` entries, with values of the tree's types (`0` of a float setting as `0.0`).
+
+        ValueError for a form, path or value that the tree does not take.
+        """
         dimensions: dict[str, Dimension] = {}
         for entry in entries:
             path, (_, equals, text) = path_of(entry), entry.partition("=")
@@ -247,11 +250,6 @@ class Space:
             if path in dimensions:
                 raise ValueError(f"{path}: given twice in the space")
             dimensions[path] = parse_dimension(path, text)
-        return Space.from_dimensions(dimensions, tree)
-
-    @staticmethod
-    def from_dimensions(dimensions: Mapping[str, Dimension], tree: Any) -> Space:
-        """A checked space, with values of the tree's types (`0` of a float setting as `0.0`)."""
         if "seed" in dimensions:
             raise ValueError("seed: seeds are averaged, not searched; give them with --seeds")
         raw = Space(dimensions, tree)

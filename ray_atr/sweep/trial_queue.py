@@ -41,7 +41,9 @@ class PointTrials:
         if FAILED in statuses:
             return Observation(self.point, FAILED)
         # A trial that was stopped before its first validation has no scores.
-        measured = [trial for trial in self.trials if STOPPED not in statuses or _is_validated(trial)]
+        measured = [
+            trial for trial in self.trials if STOPPED not in statuses or any(row.validation for row in trial.epochs())
+        ]
         if not measured:
             return Observation(self.point, STOPPED)
         scores = [[goal.score(trial) for trial in measured] for goal in goals]
@@ -66,7 +68,6 @@ class TrialQueue:
         self.entries: list[PointTrials] = []
         self.history = History()
         self._is_exhausted = False  # whether the search has no more points
-        self._open: list[int] = []  # places of the entries that had not ended when last looked at
         self._proposals = plan.search.proposals(self.history)
         self.waiting: deque[TrialFolder] = deque()
         self._losses: dict[str, int] = {}  # by trial, how often it was lost with its node
@@ -164,21 +165,14 @@ class TrialQueue:
         if self.plan.num_points is not None and len(self.entries) >= self.plan.num_points:
             return False
         if self.plan.search.is_adaptive:
-            self._learn()
+            # In place: the search holds the history.
+            self.history.observations[:] = [entry.observation(self.plan.goals) for entry in self.entries]
         point = next(self._proposals, None)
         if point is None:
             self._is_exhausted = True
             return False
         self._add(point, retry_failed=False)
         return True
-
-    def _learn(self) -> None:
-        """Update the history with the results of trials that have ended since the last call."""
-        for place in list(self._open):
-            observed = self.entries[place].observation(self.plan.goals)
-            self.history.observations[place] = observed
-            if observed.status in ENDED:
-                self._open.remove(place)
 
     def _add(self, point: Point, retry_failed: bool) -> None:
         entry, number = PointTrials(point), len(self.entries)
@@ -195,7 +189,6 @@ class TrialQueue:
             entry.trials.append(trial)
             if status_of(trial) not in ENDED:
                 self.waiting.append(trial)
-        self._open.append(len(self.entries))
         self.entries.append(entry)
         self.history.add(Observation(point, RUNNING))
 
@@ -212,10 +205,6 @@ class TrialQueue:
                 return str(error)
             raise
         return None
-
-
-def _is_validated(trial: TrialFolder) -> bool:
-    return any(row.validation for row in trial.epochs())
 
 
 def status_of(trial: TrialFolder) -> str:

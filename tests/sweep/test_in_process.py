@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from ray_atr.common.storage import write_text
 from ray_atr.sweep import SEARCHES, SweepListener, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
 from ray_atr.sweep.space import Space
-from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import ERROR_FILE
 from ray_atr.training.run_folder import RunFolder, TrialFolder
@@ -65,34 +63,6 @@ def test_a_search_prepares_each_choice_of_a_tower_with_the_settings_that_are_fix
     assert [(bert, 0), (bert, 1)] == [
         (planned.model, planned.seed) for planned in prepare_all.call_args.args[0] if planned.model.text.name == "bert"
     ]
-
-
-@pytest.mark.slow
-def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
-    run = RunFolder.create(home / "many", experiment, {"name": "test", "varied": ["data.noise.ratio"]})
-    queues: list[TrialQueue] = []
-
-    def searched() -> int:
-        """How many of the points it looks at."""
-        return len({id(found) for found in gc.get_objects()} & {id(entry) for entry in queues[0].entries})
-
-    def run_with_tune(queue: TrialQueue, *_: object) -> None:
-        queues.append(queue)
-        assert searched() == 0
-
-    stand_ins: dict[str, object] = {
-        "start_ray": None,
-        "cluster_nodes": [],
-        "concurrent_trials": 1,
-        "prepare_all": [],
-    }
-    work = {name: Mock(return_value=result) for name, result in stand_ins.items()} | {"run_with_tune": run_with_tune}
-    replace_work(monkeypatch, {f"sweep.run_trials.{name}": instead for name, instead in work.items()})
-    sweep(run, [{"seed": seed} for seed in range(3)], home, echo=lambda message: None)
-    assert searched() == 3
 
 
 def finish(trial: TrialFolder | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ray_atr.sweep import FixedPoints, SweepPlan
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import _recorder
 from ray_atr.training.checks import check_experiment
@@ -48,7 +48,7 @@ def test_after_a_failure_the_room_of_a_killed_process_becomes_free(leaders: list
     run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"})
     failed = SimpleNamespace(config={"trial_id": run.add_trial({"seed": 1}).trial_id})
     queue = TrialQueue(run, SweepPlan(FixedPoints([])), check_experiment)
-    recorder = _recorder(queue, Recording([], CommonFailure()), lambda: False)
+    recorder = _recorder(queue, Recording([]), lambda: False)
     own = placement_group([{"CPU": 0.1}])
     assert own.wait(30)
     lost, kept = ray.get([leader.take.remote() for leader in leaders], timeout=60)

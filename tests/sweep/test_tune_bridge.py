@@ -15,7 +15,7 @@ from ray_atr.cli.parse import heartbeat
 from ray_atr.common.override import flatten, override
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import (
@@ -146,7 +146,7 @@ def test_each_trial_has_the_room_of_its_own_scaling(tmp_path: Path) -> None:
 def test_what_tune_writes_to_a_file_leaves_the_listeners_out() -> None:
     """The heartbeat's `echo` holds a lock, and Tune pickles its callbacks before the first trial."""
     with heartbeat("starting", write=lambda message: None) as echo:
-        recording = Recording([ConsoleProgress(1, echo=echo)], CommonFailure())
+        recording = Recording([ConsoleProgress(1, echo=echo)])
         assert pickle.loads(cloudpickle.dumps(recording)).listeners == ()
 
 
@@ -160,7 +160,7 @@ def test_a_trial_whose_process_dies_after_its_result_is_finished(tmp_path: Path)
         def trial_failed(self, trial: TrialFolder, error: str) -> None:
             told.append("failed")
 
-    recording = Recording([Listener()], CommonFailure())
+    recording = Recording([Listener()])
     trial = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"}).add_trial({"seed": 1})
     recording.reported(trial, {"epoch": 1, "best_epoch": 1, "train/loss": 0.5, "seconds/train": 2.0})
     recording.reported(trial, {"is_final": True, "epoch": 1, "best_epoch": 1, "train/clean_share": 1.0})
@@ -184,33 +184,37 @@ def test_what_asks_for_the_next_trial_can_be_written_to_a_file(tmp_path: Path, s
     pickle.loads(cloudpickle.dumps(_asker(queue, lambda: False)))
 
 
-def failed(failure: CommonFailure, *reasons: str) -> CommonFailure:
+def of_trial(number: int) -> SimpleNamespace:
+    return SimpleNamespace(trial_id=f"trial{number}", is_finished=False, update=lambda **changes: None)
+
+
+def common_failure(recording: Recording, *reasons: str) -> str | None:
     for number, reason in enumerate(reasons):
-        failure.trial_failed(f"trial{number}", reason)
-    return failure
+        recording.failed(of_trial(number), reason)
+    return recording.common_failure
 
 
 def test_three_trials_that_fail_alike_are_enough() -> None:
-    assert failed(CommonFailure(), "no data", "no data").reason is None
-    assert failed(CommonFailure(), "no data", "no data", "no data").reason == "no data"
+    assert common_failure(Recording(()), "no data", "no data") is None
+    assert common_failure(Recording(()), "no data", "no data", "no data") == "no data"
 
 
 def test_a_reason_may_name_the_trials_own_files() -> None:
     reasons = [f"KeyError: 3 (trials/trial{number}/traceback.txt)" for number in range(3)]
-    assert failed(CommonFailure(), *reasons).reason == "KeyError: 3 (trials/TRIAL/traceback.txt)"
+    assert common_failure(Recording(()), *reasons) == "KeyError: 3 (trials/TRIAL/traceback.txt)"
 
 
 def test_another_reason_or_a_trial_that_works_keeps_the_sweep_going() -> None:
-    assert failed(CommonFailure(), "no data", "no data", "out of memory").reason is None
-    assert failed(CommonFailure(has_succeeded=True), "no data", "no data", "no data").reason is None
-    finished = CommonFailure()
-    Recording((), finished).ended(SimpleNamespace(is_finished=True))
-    assert failed(finished, "no data", "no data", "no data").reason is None
+    assert common_failure(Recording(()), "no data", "no data", "out of memory") is None
+    assert common_failure(Recording((), has_succeeded=True), "no data", "no data", "no data") is None
+    recording = Recording(())
+    recording.ended(SimpleNamespace(is_finished=True))
+    assert common_failure(recording, "no data", "no data", "no data") is None
 
 
 def test_a_trial_that_still_trains_keeps_the_sweep_going_until_it_fails_too() -> None:
-    failure = CommonFailure()
-    Recording((), failure).reported(SimpleNamespace(trial_id="trial9"), {})
-    assert failed(failure, "no data", "no data", "no data").reason is None
-    failure.trial_failed("trial9", "no data")
-    assert failure.reason == "no data"
+    recording = Recording(())
+    recording.reported(of_trial(9), {})
+    assert common_failure(recording, "no data", "no data", "no data") is None
+    recording.failed(of_trial(9), "no data")
+    assert recording.common_failure == "no data"

@@ -28,28 +28,24 @@ CONDITIONS = (*QUERIES, NOISE)
 """What a comparison is made under, and none chooses among: the data, the queries, and their noise."""
 
 
-def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
+def aggregate(runs: Runs) -> pd.DataFrame:
     """One row a point (every varied path but the seed), in reading order, over its finished trials.
 
-    For each metric (None: all) the columns `name`, `name (sd)` (sample standard deviation over the seeds; NaN for one seed);
-    and `num_seeds`, the number of finished trials.
+    For each metric the columns `name`, `name (sd)` (sample standard deviation over the seeds; NaN for one seed); and
+    `num_seeds`, the number of finished trials.
     """
-    if metrics is None:
-        if not runs.points:
-            dtypes = runs.finished.dtypes.items()
-            numbers = {name for name, dtype in dtypes if pd.api.types.is_numeric_dtype(dtype)}
-            named = [column for column in runs.finished if "/" in column or column == "train_seconds"]
-            runs.points.append(aggregate(runs, [name for name in named if name in numbers or "/" not in name]))
-        return runs.points[0].copy()
-    # A trial that is in two folders counts once.
-    finished = runs.finished.drop_duplicates(subset=[*runs.varied, SEED])
-    names = [name for name in metrics if name in finished]
-    grouped = finished.groupby(runs.varied, dropna=False, sort=False)
-    mean, deviation = grouped[names].mean(), grouped[names].std(ddof=1)
-    first = pd.DataFrame({NUM_SEEDS: grouped[SEED].count(), TRAINED_LANGUAGES: grouped[TRAINED_LANGUAGES].first()})
-    # Copied into one block: pandas warns about frames to which hundreds of columns were added.
-    table = pd.concat([first, mean, deviation.add_suffix(" (sd)")], axis=1).copy()
-    return in_reading_order(table.reset_index(), runs.varied)
+    if not runs.points:
+        # A trial that is in two folders counts once.
+        finished = runs.finished.drop_duplicates(subset=[*runs.varied, SEED])
+        numbers = finished.select_dtypes("number").columns
+        names = [name for name in finished if ("/" in name and name in numbers) or name == "train_seconds"]
+        grouped = finished.groupby(runs.varied, dropna=False, sort=False)
+        mean, deviation = grouped[names].mean(), grouped[names].std(ddof=1)
+        first = pd.DataFrame({NUM_SEEDS: grouped[SEED].count(), TRAINED_LANGUAGES: grouped[TRAINED_LANGUAGES].first()})
+        # Copied into one block: pandas warns about frames to which hundreds of columns were added.
+        table = pd.concat([first, mean, deviation.add_suffix(" (sd)")], axis=1).copy()
+        runs.points.append(in_reading_order(table.reset_index(), runs.varied))
+    return runs.points[0].copy()
 
 
 def under_same_conditions(points: pd.DataFrame, runs: Runs) -> list[pd.DataFrame]:

@@ -65,17 +65,15 @@ def curves_of(runs: Runs) -> list[Curve]:
     A search that proposes each of its points once, at one noise ratio say, has no line over noise: points beside each other
     would be all that is to be seen.
     """
-    standard = {curve.path: curve for curve in CURVES}
-    points = aggregate(runs, [])
-    curves = []
+    points, found = aggregate(runs), dict[str, str]()
     for path, name in short_names(runs.varied).items():
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
         if any(frame[path].nunique() >= 2 for frame in lines.values()):
-            curves.append(standard.get(path, Curve(path, path, name)))
-    curves = [replace(drawn, label=noise_label(runs)) if drawn.path == NOISE else drawn for drawn in curves]
-    return sorted(
-        curves, key=lambda curve: list(standard).index(curve.path) if curve.path in standard else len(standard)
-    )
+            found[path] = name
+    known = [curve for curve in CURVES if curve.path in found]
+    others = found.keys() - {curve.path for curve in CURVES}
+    curves = known + [Curve(path, path, name) for path, name in found.items() if path in others]
+    return [replace(drawn, label=noise_label(runs)) if drawn.path == NOISE else drawn for drawn in curves]
 
 
 def noise_label(runs: Runs) -> str:
@@ -104,9 +102,10 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     number for the setting (another objective, `auto`) as a dashed level.
     """
     languages = language_groups(runs)
-    points = aggregate(runs, [f"{direction}/{code}/recall_at_1" for direction in ARROWS for code in languages])
+    points = aggregate(runs)
     is_on_axis = _are_numbers(points[curve.path])
-    lines = _lines(points[is_on_axis].astype({curve.path: float}), runs.varied, curve.path)
+    on_axis = points[is_on_axis].assign(**{curve.path: points.loc[is_on_axis, curve.path].astype(float)})
+    lines = _lines(on_axis, runs.varied, curve.path)
     levels = _levels(points[~is_on_axis], runs.varied, curve.path)
     look = looks([*lines, *(name for name, (line, _) in levels.items() if line not in lines)])
     look |= {name: look[line] for name, (line, _) in levels.items() if line in lines}

@@ -12,7 +12,6 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
-from ray_atr.common.settings import refuse
 from ray_atr.evaluation.report.style import SPARE_COLOURS, SPARE_MARKERS
 from ray_atr.metrics.relevance import Array, as_floats, as_matrix
 
@@ -77,8 +76,6 @@ def drift_map(ways: Array, labels: Sequence[str]) -> Figure:
     """
     points = np.asarray(ways, dtype=np.float64)
     E, n, D = points.shape
-    if len(labels) != E or n < 2:
-        raise refuse("ways.shape", points.shape, f"[{len(labels)}, n, D] for {len(labels)} labels, n >= 2")
     flat = points.reshape(-1, D)
     _, _, directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
     placed = ((flat - flat.mean(axis=0)) @ directions[:2].T).reshape(E, n, 2)
@@ -104,8 +101,6 @@ def rank_heat_map(
     no font here has is shown by its name (default: its number).
     """
     values = as_floats("ranks", ranks).cpu().double().numpy() + 1
-    if values.shape != (len(queries), len(languages)) or not len(queries):
-        raise refuse("ranks.shape", tuple(values.shape), f"[{len(queries)} queries, {len(languages)} languages]")
     # The label of the colour bar needs as much, however few queries there are.
     height = max(2.9, 1.3 + 0.34 * len(queries))
     column = 0.62 if len(languages) <= MOST_BESIDE else 0.36
@@ -144,8 +139,6 @@ def similarity_and_plan(similarity: Array, plan: Array, *, title: str = "") -> F
     """
     similarities = as_floats("similarity", similarity).cpu().double().numpy()
     right = as_floats("plan", plan).cpu().double().numpy()
-    if similarities.ndim != 2 or similarities.shape != right.shape:
-        raise refuse("plan.shape", right.shape, f"{similarities.shape}, the similarity's")
     share = right / np.maximum(right.sum(1, keepdims=True), np.finfo(float).tiny)
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     panels = ((similarities, "cosine similarity", "viridis", None), (share, "plan, share of each row", "magma", 0.0))

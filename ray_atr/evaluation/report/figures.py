@@ -56,7 +56,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
     languages = runs.languages
     if len(languages) < 2:
         return None
-    points, noise = lowest_noise(aggregate(runs, [f"{way}/{code}/recall_at_1" for way in ARROWS for code in languages]))
+    points, noise = lowest_noise(aggregate(runs))
     most = min(max(MOST_BARS // len(languages), FEWEST_GROUPED), MOST_NAMED)
     first = f"text_to_audio/{languages[0]}/recall_at_1"
     shown = points if len(points) <= most else _best_of_each(points, first, runs).head(most)
@@ -194,7 +194,7 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
     columns = list(column_of.values())
     if not columns:
         return None
-    points = aggregate(runs, columns)
+    points = aggregate(runs)
     points = points[points[columns].sum(axis=1) > 0]
     timed = len(points)
     if timed > MOST_TIMES:

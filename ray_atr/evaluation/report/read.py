@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,7 +76,7 @@ class Runs:
     problems: list[str] = field(default_factory=list)
     """Damaged files of the folders, and problems in training."""
     points: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
-    """Cache of `aggregate` with all metrics: a report uses it six times."""
+    """Cache of `aggregate`, which a report uses ten times."""
 
     @cached_property
     def finished(self) -> pd.DataFrame:
@@ -129,18 +129,14 @@ class Runs:
         return sorted(splits_of_sets)
 
 
-class _Trials(NamedTuple):
-    """All trials in order: their rows and all of their settings; by trial id what a trial overrides; and evidence by name."""
-
-    rows: list[dict[str, Any]]
-    settings: list[dict[str, Any]]
-    overrides: dict[str, dict[str, Any]]
-    dropped: dict[str, RaceEvidence]
-
-
-def _read_trials(runs: Sequence[RunFolder], names: Sequence[str]) -> _Trials:
-    """ValueError, with the remedy, for a trial's record that cannot be read."""
-    rows, settings, overrides, dropped = read = _Trials([], [], {}, {})
+def _read_trials(
+    runs: Sequence[RunFolder], names: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, dict[str, Any]], dict[str, RaceEvidence]]:
+    """(rows, all settings, what a trial overrides by its id, evidence of a race by the point's name), the trials in order.
+    ValueError, with the remedy, for a trial's record that cannot be read.
+    """
+    rows, settings = list[dict[str, Any]](), list[dict[str, Any]]()
+    overrides, dropped = dict[str, dict[str, Any]](), dict[str, RaceEvidence]()
     for run, name, data_name in zip(runs, names, _data_names(runs), strict=True):
         experiment = None
         with suppress(ValueError):  # of a version whose settings are not known
@@ -161,7 +157,7 @@ def _read_trials(runs: Sequence[RunFolder], names: Sequence[str]) -> _Trials:
             if DROPPED in content:
                 point = trial_name({path: value for path, value in content["overrides"].items() if path != SEED})
                 dropped[point] = RaceEvidence.read(content[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
-    return read
+    return rows, settings, overrides, dropped
 
 
 def _data_names(runs: Sequence[RunFolder]) -> list[str]:

@@ -186,7 +186,7 @@ def best_points(runs: Runs) -> list[Best]:
     column = f"val/{metric}"
     if column not in runs.finished or runs.finished[column].dropna().empty:
         return []
-    points = aggregate(runs, [column]).dropna(subset=[column])
+    points = aggregate(runs).dropna(subset=[column])
     varied = [path for path in differing(points, runs.varied) if path != NOISE]
     best = []
     for point in (group.loc[group[column].idxmax()] for group in under_same_conditions(points, runs)):

@@ -13,6 +13,7 @@ from ray_atr.common.formats import FORMATS
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import nearest
 from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.sweep.tracking import tracker
 from ray_atr.sweep.tracking.names import SUMMARY, from_mlflow
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
@@ -33,13 +34,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-STATUS = {
-    "FINISHED": run_folder.FINISHED,
-    "FAILED": run_folder.FAILED,
-    "RUNNING": run_folder.RUNNING,
-    "SCHEDULED": run_folder.PENDING,
-    "KILLED": run_folder.PENDING,
-}
+STATUS = {theirs: ours for ours, theirs in tracker.STATUS.items()} | {"KILLED": run_folder.PENDING}
+"""Our status for MLflow's; trials that were stopped early have a tag."""
 
 INFO = {"format", "name", "space", "varied", "seeds", "data", "code", "command"}
 """The entries of a fetched `sweep.json`; that of a run on this machine has more."""
@@ -127,7 +123,9 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
         sent = {file.path for file in client.list_artifacts(run.info.run_id, scores.split("/")[0])}
         for name in (*(sent & {scores}), run_folder.RESULT_FILE):
             storage.make_folder((trial / name).parent)
-            storage.write_bytes(trial / name, _content(client, run, name))
+            with tempfile.TemporaryDirectory() as aside:
+                file = client.download_artifacts(run.info.run_id, name, aside)
+                storage.write_bytes(trial / name, Path(file).read_bytes())
     content = {
         "trial_id": trial_id,
         "name": run_folder.trial_name(overrides),
@@ -138,11 +136,6 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
         "train_seconds": run_folder.train_seconds(epochs),
     }
     storage.write_json(trial / "trial.json", content)
-
-
-def _content(client: MlflowClient, run: Run, name: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return Path(client.download_artifacts(run.info.run_id, name, folder)).read_bytes()
 
 
 def _settings(params: Mapping[str, str]) -> dict[str, Any]:

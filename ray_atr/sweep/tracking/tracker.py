@@ -233,7 +233,12 @@ class _Connection:
         self.sent_later = set[str]()
         """Trials that had been trained when their runs were made: these have the times of the training."""
         if None not in self.runs:
-            self.runs[None] = self._create(None, self.info["name"] or self.run.path.name, self._sweep_tags())
+            tags = {
+                COMMAND_TAG: str(self.info.get("command", "")),
+                "run_folder": str(self.run.path),
+                **self._source_tags(),
+            }
+            self.runs[None] = self._create(None, self.info["name"] or self.run.path.name, tags)
             for trial in self.statuses.keys() - {None}:  # of a parent that was deleted in MLflow
                 self.client.set_tag(self.runs[trial].info.run_id, PARENT_TAG, self.runs[None].info.run_id)
         self.select_by = self.run.select_by
@@ -325,10 +330,6 @@ class _Connection:
         run = self.client.create_run(self.experiment_id, start_time=began, run_name=name, tags=shown)
         self.statuses[trial_id] = run.info.status
         return run
-
-    def _sweep_tags(self) -> dict[str, str]:
-        command = str(self.info.get("command", ""))
-        return {COMMAND_TAG: command, "run_folder": str(self.run.path), **self._source_tags()}
 
     def _note(self) -> str:
         """The text of the parent run's page: links to two pages with all trials, the command, and the run folder."""
