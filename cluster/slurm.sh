@@ -37,7 +37,8 @@ port=$((20000 + 2 * (SLURM_JOB_ID % 5000)))
 export RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH=$root/.ray-token-$SLURM_JOB_ID
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
-trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
+started=()
+trap 'rm -f "$RAY_AUTH_TOKEN_PATH"; kill "${started[@]}" 2>/dev/null || true' EXIT
 
 export RAY_ATR_HOME=$root
 # Socket names have a short limit, and node-local temporary folders are often long.
@@ -50,24 +51,27 @@ if [ -n "${SLURM_MEM_PER_NODE:-}" ]; then
     resources+=(--object-store-memory $((SLURM_MEM_PER_NODE * 1024 * 1024 * 3 / 10)))
 fi
 
-# Not `ray symmetric-run`: it refuses a node on which any other Ray runs, and stops all of the user's at its end. Here Slurm
-# ends what the job has started.
-ray start --head --node-ip-address "$head_address" --port "$port" --ray-client-server-port $((port + 1)) "${resources[@]}"
+# Not `ray symmetric-run`: it refuses a node on which any other Ray runs, and stops all of the user's at its end.
+ray start --head --node-ip-address "$head_address" --port "$port" --ray-client-server-port $((port + 1)) --block "${resources[@]}" &
+started+=($!)
 export RAY_ADDRESS=$head_address:$port
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     others=$((SLURM_JOB_NUM_NODES - 1))
     # Since version 22.05, Slurm gives a step one CPU of a task's unless it asks again.
     srun --nodes=$others --ntasks=$others --exclude="$SLURMD_NODENAME" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
         ray start --address "$RAY_ADDRESS" --block "${resources[@]}" &
+    started+=($!)
 fi
-# The nodes have joined when Ray counts them all.
-timeout 600 python - "$SLURM_JOB_NUM_NODES" <<'PYTHON' || { echo "$SLURM_JOB_NUM_NODES nodes did not join within 600 s"; exit 1; }
-import sys, time, ray
-
-ray.init(log_to_driver=False)
-while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]):
-    time.sleep(1)
-PYTHON
+# The command begins when all nodes have joined.
+joined='import sys, ray; ray.init(logging_level="ERROR"); sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))'
+tries=0
+until python -c "$joined" "$SLURM_JOB_NUM_NODES" 2>/dev/null; do
+    if [ $((tries += 1)) -gt 60 ]; then
+        echo "Ray did not start on all $SLURM_JOB_NUM_NODES nodes"
+        exit 1
+    fi
+    sleep 5
+done
 
 options=()
 if [ "$gpus" -gt 0 ]; then

@@ -365,7 +365,7 @@ def test_the_slurm_script_is_bash_and_uses_options_that_ray_has():
     started = CliRunner().invoke(cli, ["start", "--help"]).output
     of_ray = re.findall(r"(?:ray start|resources\+?=).*", script)
     options = {option for line in of_ray for option in re.findall(r"--[a-z-]+", line)}
-    assert len(options) == 11
+    assert len(options) == 11, options
     assert all(option in started for option in options)
 
 
@@ -420,10 +420,12 @@ def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_jo
     others = next(call for call in called if call.startswith("srun"))
     assert "--nodes=1 --ntasks=1 --exclude=n1 --cpus-per-task=8 ray start --address 10.0.0.1:20024" in others
     for started in (head, others):
+        assert "--block" in started, "it ends with the script"
         assert started.endswith(
             "--num-cpus 8 --num-gpus 2 --min-worker-port 0 --max-worker-port 0 --object-store-memory 314572800"
         )
     out = f"--out {tmp_path}/runs/sweep_noise-12"
+    assert called.index(next(call for call in called if "ray.nodes()" in call)) < len(called) - 1
     assert called[-1] == f"python pipelines/sweep_noise.py --scaling.gpus_per_worker 1 {out} --seeds 0"
     assert not any("stop" in call or "symmetric-run" in call for call in called)
 
