@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -447,3 +448,10 @@ def _mapped(file: Path, path: str, _changed: int, _size: int) -> dict[str, Tenso
 def count_parts(names: Iterable[str], prefix: str) -> int:
     """Number of a model's numbered parts after a prefix of its tensors' names."""
     return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})
+
+
+def renamed(name: str, table: Mapping[str, str]) -> str:
+    """A tensor's name with the patterns of a table replaced, one after the other."""
+    for theirs, ours in table.items():
+        name = re.sub(theirs, ours, name)
+    return name
