@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ray_atr.models.late_interaction import ONLY_VECTORS
+
+if TYPE_CHECKING:
+    from ray_atr.models.retriever import Retriever
 
 CARD_FILE = "README.md"
 HEAD = "<!-- written by ray_atr; a new evaluation with its card replaces it -->"
 
 
 def card_text(
+    retriever: Retriever,
     *,
-    audio: str,
-    text: str,
-    front_end: Any,
-    pools_windows: bool,
-    distance: str,
-    vector_width: int,
-    is_late: bool = False,
     languages: Sequence[str] = (),
     licence: str = "",
     facts: Mapping[str, object] | None = None,
@@ -31,6 +28,8 @@ def card_text(
 
     `licence` is that of the training data: the publisher of the model decides about the model's own.
     """
+    settings, front_end, width = retriever.settings, retriever.audio_tower.front_end, retriever.vector_width
+    audio, text = settings.audio.name, settings.text.name
     about: dict[str, Any] = {
         "library_name": "ray_atr",
         "pipeline_tag": "feature-extraction",
@@ -48,7 +47,7 @@ def card_text(
     if front_end.kind == "vector":
         hears = f"Clips are vectors of {front_end.num_mels} numbers, made by another encoder."
         clips = 'numpy.load("clips.npy")'
-    elif pools_windows:
+    elif settings.pools_windows:
         hears = f"Audio of any rate and length: it is resampled to {rate:,} Hz and heard in windows of {seconds:g} s."
     else:
         hears = (
@@ -58,9 +57,11 @@ def card_text(
         hears += " Texts are vectors too."
         texts = 'numpy.load("texts.npy")'
     compared = (
-        "their inner product (unit vectors)" if distance == "cosine" else "their Euclidean distance (smaller is nearer)"
+        "their inner product (unit vectors)"
+        if retriever.distance == "cosine"
+        else "their Euclidean distance (smaller is nearer)"
     )
-    if is_late:
+    if settings.is_late:
         compared += f". {ONLY_VECTORS[0].upper()}{ONLY_VECTORS[1:]}"
     lines = [
         "---",
@@ -70,7 +71,7 @@ def card_text(
         "",
         "# Audio-text retriever",
         "",
-        f"Embeds audio (`{audio}`) and texts (`{text}`) into one space of {vector_width} numbers; two vectors are compared by",
+        f"Embeds audio (`{audio}`) and texts (`{text}`) into one space of {width} numbers; two vectors are compared by",
         f"{compared}. {hears} The same clip gives the same vector whatever it is embedded with:",
         "no random crop, no dependence on the batch.",
         "",
@@ -82,7 +83,7 @@ def card_text(
         f"scores = retriever.similarity(retriever.encode_text({texts}), retriever.encode_audio({clips}))",
         "```",
     ]
-    if front_end.kind != "vector" and text != "vectors" and not is_late:
+    if front_end.kind != "vector" and text != "vectors" and not settings.is_late:
         lines += [
             "",
             "`ray-atr export FOLDER --to FORMAT` writes it for other libraries, in each format that can hold these towers: onnx,",

@@ -74,13 +74,15 @@ class TransformersAudio(AudioSettings):
     def _tower(self, place: str | Path, path: str, *, has_weights: bool = False) -> TransformersAudioTower:
         """The tower that the files at a place describe; errors name them as `path`."""
         config: Any = pretrained.read_model_config(place, path, self.dropout)
-        how = {"path": path, "allowed": self.allow_mismatch, "has_weights": has_weights}
-        if config.model_type == "clap":
-            from transformers import ClapModel
+        how: dict[str, Any] = {"path": path, "allowed": self.allow_mismatch, "has_weights": has_weights}
+        from transformers import ClapAudioModel, ClapModel
 
+        if config.model_type == "clap":
             model = pretrained.load_model(ClapModel, place, config, skip=("text_model.",), **how).audio_model
         else:
-            model = pretrained.load_model(audio_encoder(config), place, config, skip=AUDIO_HEADS, **how)
+            allowed = "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert"
+            encoder = pretrained.encoder_class(config, AUDIO_CHECKPOINT, {"clap_audio_model": ClapAudioModel}, allowed)
+            model = pretrained.load_model(encoder, place, config, skip=AUDIO_HEADS, **how)
         return TransformersAudioTower(self, model, pretrained.read_feature_extractor(place, path))
 
 
@@ -150,14 +152,6 @@ class TransformersAudioTower(AudioTower):
     def save(self, folder: Path) -> None:
         self.model.config.save_pretrained(folder)
         self.extractor.save_pretrained(folder)
-
-
-def audio_encoder(config: PreTrainedConfig) -> Any:
-    """The class that encodes this configuration's clips."""
-    from transformers import ClapAudioModel
-
-    allowed = "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert"
-    return pretrained.encoder_class(config, AUDIO_CHECKPOINT, {"clap_audio_model": ClapAudioModel}, allowed)
 
 
 def front_end_of(extractor: Any, clip_seconds: float | None) -> FrontEnd:
@@ -245,7 +239,7 @@ class TransformersText(TextSettings):
     def _tower(self, place: str | Path, path: str, *, has_weights: bool = False) -> TransformersTextTower:
         """The tower that the files at a place describe; errors name them as `path`."""
         config: Any = pretrained.read_model_config(place, path, self.dropout)
-        how = {"path": path, "allowed": self.allow_mismatch, "has_weights": has_weights}
+        how: dict[str, Any] = {"path": path, "allowed": self.allow_mismatch, "has_weights": has_weights}
         of_text = config
         if config.model_type == "clap":
             from transformers import ClapModel
