@@ -112,13 +112,8 @@ def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """The sizes of HTS-AT, as arguments of ClapAudioConfig."""
     first = "audio_branch.layers.0.blocks.0."
     width, _, patch, _ = shapes["audio_branch.patch_embed.proj.weight"]
-    depths: list[int] = []
-    while f"audio_branch.layers.{len(depths)}.blocks.0.norm1.weight" in shapes:
-        depths.append(weights.count_parts(shapes, f"audio_branch.layers.{len(depths)}.blocks."))
-    tables = [
-        shapes[f"audio_branch.layers.{stage}.blocks.0.attn.relative_position_bias_table"]
-        for stage in range(len(depths))
-    ]
+    stages = [f"audio_branch.layers.{n}.blocks." for n in range(weights.count_parts(shapes, "audio_branch.layers."))]
+    tables = [shapes[f"{stage}0.attn.relative_position_bias_table"] for stage in stages]
     # A table has a row for each difference of two places in a window.
     window = (math.isqrt(shapes[f"{first}attn.relative_position_bias_table"][0]) + 1) // 2
     hidden, features = shapes[f"{first}mlp.fc1.weight"]
@@ -128,8 +123,8 @@ def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         "patch_size": patch,
         "patch_stride": [patch, patch],
         "patch_embeds_hidden_size": width,
-        "depths": depths,
-        "num_hidden_layers": len(depths),
+        "depths": [weights.count_parts(shapes, stage) for stage in stages],
+        "num_hidden_layers": len(stages),
         "num_attention_heads": [heads for _, heads in tables],
         "window_size": window,
         "spec_size": SPEC_SIZE if windows is None else math.isqrt(windows[0]) * window * patch,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.models import laion_clap, ml_clap, weights
+from ray_atr.models.onnx_graph import errors_alone
 from ray_atr.models.weights import LoadReport, refusing, require_match
 
 if TYPE_CHECKING:
@@ -87,26 +88,22 @@ def load_model(
         tensors = constants | lone.named(weights.read_checkpoint(lone.file, path))
         weights.load_weights(model, tensors, source=str(lone.file), skip=lone.not_needed, allowed=allowed, path=path)
         return model
-    from transformers.utils import logging as transformers_logging
+    from transformers.utils.logging import disable_progress_bar
 
-    transformers_logging.disable_progress_bar()
-    level = transformers_logging.get_verbosity()
+    disable_progress_bar()
+    allowed_file = "a complete checkpoint of tensors that runs no code"
     # Its warnings repeat in forty lines what the report below says in one.
-    transformers_logging.set_verbosity_error()
-    try:
-        with refusing(path, checkpoint, "a complete checkpoint of tensors that runs no code", pickle.UnpicklingError):
-            model, info = model_class.from_pretrained(
-                checkpoint,
-                config=config,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                weights_only=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **arguments,
-            )
-    finally:
-        transformers_logging.set_verbosity(level)
+    with errors_alone("transformers"), refusing(path, checkpoint, allowed_file, pickle.UnpicklingError):
+        model, info = model_class.from_pretrained(
+            checkpoint,
+            config=config,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            weights_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **arguments,
+        )
     mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
     missing = {*info["missing_keys"]} - {*mis_shaped}
     prefix = f"{model.base_model_prefix}."

@@ -372,7 +372,10 @@ class Retriever(nn.Module):
 
     @torch.no_grad()
     def embed_windows(self, windows: Sequence[Tensor]) -> Tensor:
-        """Unit-norm embeddings [M, D] (CPU) of windows, each of log-mel frames [T, F], embedded together."""
+        """Unit-norm embeddings [M, D] (CPU) of windows, each of log-mel frames [T, F], embedded together.
+
+        When: windows are read elsewhere, as by an index's build. Related: `encode_windows` takes files or samples.
+        """
         # A model may have been brought to half precision.
         kind = next((weight.dtype for weight in self.audio_tower.parameters()), torch.float32)
         lengths = torch.tensor([len(window) for window in windows], device=self.device)

@@ -71,13 +71,6 @@ class LoadReport:
         patterns = tuple(allowed or ())
         return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, each) for each in patterns)]
 
-    def summary(self) -> str:
-        """One line for the log."""
-        return (
-            f"{self.source}: {len(self.loaded)} tensors loaded, {len(self.missing)} missing, "
-            f"{len(self.unexpected)} unexpected, {len(self.mis_shaped)} of another shape, {len(self.skipped)} not needed"
-        )
-
 
 @contextmanager
 def refusing(path: str, got: object, allowed: str, *others: type[Exception]) -> Iterator[None]:
@@ -100,7 +93,9 @@ def require_match(report: LoadReport, allowed: Iterable[str] | None = None, path
         holds = f"a checkpoint of this tower. It holds weights {reason} ({len(report.loaded)} names fit): {shown}"
         advice = "" if allowed is None else ". Name those that may differ in allow_mismatch"
         raise refuse(path, report.source, holds + advice)
-    logger.info(report.summary())
+    counts = f"{len(report.loaded)} tensors loaded, {len(report.missing)} missing, {len(report.unexpected)} unexpected"
+    others = f"{len(report.mis_shaped)} of another shape, {len(report.skipped)} not needed"
+    logger.info("%s: %s, %s", report.source, counts, others)
     for line in report.mismatches():
         logger.warning("%s: %s, as allow_mismatch permits", report.source, line)
 
