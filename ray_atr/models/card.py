@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
+from ray_atr.data.audio import FrontEnd
 from ray_atr.models.late_interaction import ONLY_VECTORS
-
-if TYPE_CHECKING:
-    from ray_atr.models.retriever import Retriever
+from ray_atr.models.model_settings import ModelSettings
 
 CARD_FILE = "README.md"
 HEAD = "<!-- written by ray_atr; a new evaluation with its card replaces it -->"
 
 
 def card_text(
-    retriever: Retriever,
+    settings: ModelSettings,
     *,
+    front_end: FrontEnd,
+    distance: str,
+    vector_width: int,
     languages: Sequence[str] = (),
     licence: str = "",
     facts: Mapping[str, object] | None = None,
@@ -28,7 +30,6 @@ def card_text(
 
     `licence` is that of the training data: the publisher of the model decides about the model's own.
     """
-    settings, front_end, width = retriever.settings, retriever.audio_tower.front_end, retriever.vector_width
     audio, text = settings.audio.name, settings.text.name
     about: dict[str, Any] = {
         "library_name": "ray_atr",
@@ -57,9 +58,7 @@ def card_text(
         hears += " Texts are vectors too."
         texts = 'numpy.load("texts.npy")'
     compared = (
-        "their inner product (unit vectors)"
-        if retriever.distance == "cosine"
-        else "their Euclidean distance (smaller is nearer)"
+        "their inner product (unit vectors)" if distance == "cosine" else "their Euclidean distance (smaller is nearer)"
     )
     if settings.is_late:
         compared += f". {ONLY_VECTORS[0].upper()}{ONLY_VECTORS[1:]}"
@@ -71,7 +70,7 @@ def card_text(
         "",
         "# Audio-text retriever",
         "",
-        f"Embeds audio (`{audio}`) and texts (`{text}`) into one space of {width} numbers; two vectors are compared by",
+        f"Embeds audio (`{audio}`) and texts (`{text}`) into one space of {vector_width} numbers; two vectors are compared by",
         f"{compared}. {hears} The same clip gives the same vector whatever it is embedded with:",
         "no random crop, no dependence on the batch.",
         "",

@@ -533,7 +533,13 @@ class Retriever(nn.Module):
 
         When: you publish it. Related: an evaluation writes one with its scores; `push_to_hub` uploads it.
         """
-        return card_text(self, **known)
+        return card_text(
+            self.settings,
+            front_end=self.audio_tower.front_end,
+            distance=self.distance,
+            vector_width=self.vector_width,
+            **known,
+        )
 
     def push_to_hub(self, repository: str, *, folder: str | Path | None = None, private: bool = True) -> str:
         """Upload this retriever with its card to a repository `owner/name` of the Hugging Face hub. If it does not exist, it is
