@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, distributed
@@ -31,6 +31,10 @@ class Ranks:
     rank: int = 0
     size: int = 1
     group: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # A copy of a tower has the same workers, and a process group cannot be copied.
+        return self
 
     @classmethod
     def here(cls, group: Any = None) -> Ranks:

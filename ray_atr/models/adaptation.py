@@ -56,7 +56,13 @@ def adapt(tower: nn.Module, settings: Adaptation, path: str = "adapt", *, compil
     ValueError, with the `path` of the settings, for what the tower does not have.
     """
     if settings.lora_rank:
-        add_lora(tower, settings, path)
+        targets = layers_of_lora(tower, settings, path)
+        # Importing peft takes ten seconds, and nothing else needs it.
+        from peft import LoraConfig, inject_adapter_in_model
+
+        # Everything else is frozen.
+        config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
+        inject_adapter_in_model(config, tower)
     if settings.is_frozen:
         tower.requires_grad_(False)
     elif settings.frozen_layers:
@@ -104,16 +110,6 @@ def first_levels(tower: nn.Module, settings: Adaptation, path: str) -> list[list
         most = f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
         raise refuse(f"{path}.frozen_layers", settings.frozen_layers, most)
     return levels[: settings.frozen_layers]
-
-
-def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> None:
-    """Give the tower's attention (or the named layers) trainable low-rank updates, and freeze everything else."""
-    targets = layers_of_lora(tower, settings, path)
-    # Importing peft takes ten seconds, and only this function needs it.
-    from peft import LoraConfig, inject_adapter_in_model
-
-    config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
-    inject_adapter_in_model(config, tower)
 
 
 def merge_updates(tower: nn.Module, settings: Adaptation) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ray_atr.common.settings import inherited, setting
+from ray_atr.common.settings import by_name, inherited, setting
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.ced import Ced
 from ray_atr.models.resnet38 import ResNet38
@@ -89,7 +89,6 @@ class SmallCnnTower(AudioTower):
         return Encoded(pooled, tokens, mask)
 
 
-AUDIO_TOWERS: dict[str, type[AudioSettings]] = {
-    tower.name: tower
-    for tower in (SmallCnn, Ced, ResNet38, Htsat, Ast, TransformersAudio, AudioVectors, SentenceTransformersAudio)
-}
+AUDIO_TOWERS: dict[str, type[AudioSettings]] = by_name(
+    (SmallCnn, Ced, ResNet38, Htsat, Ast, TransformersAudio, AudioVectors, SentenceTransformersAudio)
+)

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ray_atr.common.ranks import LinearMap, Ranks
 from ray_atr.models.tower import length_mask
-
-
-class Workers:
-    """The workers that share a batch, with a process group of their own: in a backward pass gradients are exchanged too, and the
-    order of both exchanges may differ between workers.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.ranks = Ranks.here(dist.new_group()) if size > 1 else Ranks()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy of a tower has the same workers."""
-        return self
-
-
-ALONE = Workers(1)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -35,7 +17,8 @@ class BatchNorm2d(nn.BatchNorm2d):
     `SyncBatchNorm` computes on GPUs only.
     """
 
-    workers = ALONE
+    ranks = Ranks()
+    """The workers that share a batch."""
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x [N, C, T, F], of which the first `lengths[n]` frames of clip n count; None: all T."""
@@ -49,10 +32,10 @@ class BatchNorm2d(nn.BatchNorm2d):
             inside = length_mask(lengths, T).to(torch.float32)
         inside = inside[:, None, :, None]
         wide = x.float()
-        count = _summed(inside.sum() * F, self.workers)
-        mean = _summed((wide * inside).sum(dim=(0, 2, 3)), self.workers) / count
+        count = _summed(inside.sum() * F, self.ranks)
+        mean = _summed((wide * inside).sum(dim=(0, 2, 3)), self.ranks) / count
         centred = wide - mean[:, None, None]
-        variance = _summed((centred.square() * inside).sum(dim=(0, 2, 3)), self.workers) / count
+        variance = _summed((centred.square() * inside).sum(dim=(0, 2, 3)), self.ranks) / count
         self._follow(mean.detach(), variance.detach(), count)
         scale = self.weight * (variance + self.eps).rsqrt()
         return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
@@ -73,15 +56,15 @@ def synchronise_batch_norms(tower: nn.Module, num_workers: int) -> None:
     """Share the statistics of a tower's training batch norms between all workers, which must all call this."""
     norms = [module for module in tower.modules() if isinstance(module, BatchNorm2d)]
     if num_workers > 1 and norms and getattr(tower, "trains_batch_norms", False):
-        workers = Workers(num_workers)
+        # In a backward pass gradients are exchanged too, and the order of both exchanges may differ between workers.
+        ranks = Ranks.here(dist.new_group())
         for norm in norms:
-            norm.workers = workers
+            norm.ranks = ranks
 
 
-def _summed(value: Tensor, workers: Workers) -> Tensor:
+def _summed(value: Tensor, ranks: Ranks) -> Tensor:
     """The sum over all workers, with its gradient: the loss is the sum of the workers' losses, all of which depend on this sum,
     so the backward pass sums the workers' gradients.
     """
-    ranks = workers.ranks
     summed: Tensor = value if ranks.size == 1 else LinearMap.apply(value, ranks.sum, ranks.sum)
     return summed

@@ -7,21 +7,20 @@ from typing import Any
 
 import yaml
 
+from ray_atr.data.audio import FrontEnd
 from ray_atr.models.late_interaction import ONLY_VECTORS
+from ray_atr.models.model_settings import ModelSettings
 
 CARD_FILE = "README.md"
 HEAD = "<!-- written by ray_atr; a new evaluation with its card replaces it -->"
 
 
 def card_text(
+    settings: ModelSettings,
     *,
-    audio: str,
-    text: str,
-    front_end: Any,
-    pools_windows: bool,
+    front_end: FrontEnd,
     distance: str,
     vector_width: int,
-    is_late: bool = False,
     languages: Sequence[str] = (),
     licence: str = "",
     facts: Mapping[str, object] | None = None,
@@ -31,6 +30,7 @@ def card_text(
 
     `licence` is that of the training data: the publisher of the model decides about the model's own.
     """
+    audio, text = settings.audio.name, settings.text.name
     about: dict[str, Any] = {
         "library_name": "ray_atr",
         "pipeline_tag": "feature-extraction",
@@ -48,7 +48,7 @@ def card_text(
     if front_end.kind == "vector":
         hears = f"Clips are vectors of {front_end.num_mels} numbers, made by another encoder."
         clips = 'numpy.load("clips.npy")'
-    elif pools_windows:
+    elif settings.pools_windows:
         hears = f"Audio of any rate and length: it is resampled to {rate:,} Hz and heard in windows of {seconds:g} s."
     else:
         hears = (
@@ -60,7 +60,7 @@ def card_text(
     compared = (
         "their inner product (unit vectors)" if distance == "cosine" else "their Euclidean distance (smaller is nearer)"
     )
-    if is_late:
+    if settings.is_late:
         compared += f". {ONLY_VECTORS[0].upper()}{ONLY_VECTORS[1:]}"
     lines = [
         "---",
@@ -82,7 +82,7 @@ def card_text(
         f"scores = retriever.similarity(retriever.encode_text({texts}), retriever.encode_audio({clips}))",
         "```",
     ]
-    if front_end.kind != "vector" and text != "vectors" and not is_late:
+    if front_end.kind != "vector" and text != "vectors" and not settings.is_late:
         lines += [
             "",
             "`ray-atr export FOLDER --to FORMAT` writes it for other libraries, in each format that can hold these towers: onnx,",

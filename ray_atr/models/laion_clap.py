@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
@@ -41,15 +39,19 @@ NOT_NEEDED = (
 )
 """Prefixes of tensors that are not needed: front end, classifier of HTS-AT, and layers that LAION uses only in training."""
 RENAMED = {
-    "attn.qkv": "attention.self.qkv",
-    "attn.proj": "attention.output.dense",
-    "attn.relative": "attention.self.relative",
-    "mlp.fc1": "intermediate.dense",
-    "mlp.fc2": "output.dense",
-    "norm1": "layernorm_before",
-    "norm2": "layernorm_after",
+    r"^text_branch\.": "text_model.",
+    r"^audio_branch\.bn0\.": f"{AUDIO}batch_norm.",
+    r"^audio_branch\.": AUDIO,
+    r"^(audio|text)_projection\.0\.": r"\1_projection.linear1.",
+    r"^(audio|text)_projection\.2\.": r"\1_projection.linear2.",
+    r"(\.blocks\.\d+\.)attn\.(qkv|relative)": r"\1attention.self.\2",
+    r"(\.blocks\.\d+\.)attn\.proj": r"\1attention.output.dense",
+    r"(\.blocks\.\d+\.)mlp\.fc1": r"\1intermediate.dense",
+    r"(\.blocks\.\d+\.)mlp\.fc2": r"\1output.dense",
+    r"(\.blocks\.\d+\.)norm1": r"\1layernorm_before",
+    r"(\.blocks\.\d+\.)norm2": r"\1layernorm_after",
 }
-"""Names inside a block of HTS-AT: LAION's -> transformers'."""
+"""LAION's names -> those of transformers."""
 
 
 def laion_file(folder: str | os.PathLike[str]) -> Path | None:
@@ -75,17 +77,6 @@ def laion_config(file: Path, path: str) -> ClapConfig:
         raise refuse(path, str(file), f"{ALLOWED}; it lacks {error.args[0]}") from None
 
 
-def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str] | None) -> Any:
-    """The ClapModel with the file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
-    with torch.random.fork_rng():
-        model = model_class(config).eval()
-    # Constants, which files of some versions of transformers lack.
-    buffers = {name: value for name, value in model.state_dict().items() if name.endswith(("position_ids", "type_ids"))}
-    tensors = buffers | renamed(weights.read_checkpoint(file, path))
-    weights.load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
-    return model
-
-
 def laion_extractor(config: Any) -> ClapFeatureExtractor:
     """LAION's published front end: 48 kHz, windows of 1,024 samples each 10 ms, mel bands from 50 Hz to 14 kHz, 10 s."""
     from transformers import ClapFeatureExtractor
@@ -103,48 +94,26 @@ def laion_extractor(config: Any) -> ClapFeatureExtractor:
     )
 
 
-def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def laion_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """LAION's tensors by the names of ClapModel; LAION's joint query, key and value are split."""
     state: dict[str, Tensor] = {}
     for name, value in tensors.items():
-        if name.endswith(".attn_mask"):
-            # Computed from the sizes.
-            continue
-        match = re.fullmatch(r"audio_branch\.(layers\.\d+\.blocks\.\d+\.)(.+)", name)
-        if match:
-            new = AUDIO + match[1] + _block_name(match[2])
-        else:
-            new = re.sub(r"^text_branch\.", "text_model.", name)
-            new = re.sub(r"^audio_branch\.bn0\.", f"{AUDIO}batch_norm.", new)
-            new = re.sub(r"^audio_branch\.", AUDIO, new)
-            new = re.sub(r"^(audio|text)_projection\.0\.", r"\1_projection.linear1.", new)
-            new = re.sub(r"^(audio|text)_projection\.2\.", r"\1_projection.linear2.", new)
+        new = weights.renamed(name, RENAMED)
         if ".self.qkv." in new:
             parts = zip(("query", "key", "value"), value.chunk(3), strict=True)
             state |= {new.replace(".qkv.", f".{part}."): tensor for part, tensor in parts}
-        else:
+        elif not name.endswith(".attn_mask"):
+            # A mask is computed from the sizes.
             state[new] = value
     return state
-
-
-def _block_name(name: str) -> str:
-    for theirs, ours in RENAMED.items():
-        if name.startswith(theirs):
-            return ours + name.removeprefix(theirs)
-    return name
 
 
 def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """The sizes of HTS-AT, as arguments of ClapAudioConfig."""
     first = "audio_branch.layers.0.blocks.0."
     width, _, patch, _ = shapes["audio_branch.patch_embed.proj.weight"]
-    depths: list[int] = []
-    while f"audio_branch.layers.{len(depths)}.blocks.0.norm1.weight" in shapes:
-        depths.append(weights.count_parts(shapes, f"audio_branch.layers.{len(depths)}.blocks."))
-    tables = [
-        shapes[f"audio_branch.layers.{stage}.blocks.0.attn.relative_position_bias_table"]
-        for stage in range(len(depths))
-    ]
+    stages = [f"audio_branch.layers.{n}.blocks." for n in range(weights.count_parts(shapes, "audio_branch.layers."))]
+    tables = [shapes[f"{stage}0.attn.relative_position_bias_table"] for stage in stages]
     # A table has a row for each difference of two places in a window.
     window = (math.isqrt(shapes[f"{first}attn.relative_position_bias_table"][0]) + 1) // 2
     hidden, features = shapes[f"{first}mlp.fc1.weight"]
@@ -154,8 +123,8 @@ def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         "patch_size": patch,
         "patch_stride": [patch, patch],
         "patch_embeds_hidden_size": width,
-        "depths": depths,
-        "num_hidden_layers": len(depths),
+        "depths": [weights.count_parts(shapes, stage) for stage in stages],
+        "num_hidden_layers": len(stages),
         "num_attention_heads": [heads for _, heads in tables],
         "window_size": window,
         "spec_size": SPEC_SIZE if windows is None else math.isqrt(windows[0]) * window * patch,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,25 +116,13 @@ def sonar_config(file: Path, path: str) -> M2M100Config:
     )
 
 
-def sonar_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str] | None) -> Any:
-    """SONAR's encoder with a file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
-    with torch.random.fork_rng():
-        model = model_class(config).eval()
-    tensors = sonar_tensors(weights.read_checkpoint(file, path))
-    weights.load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
-    return model
-
-
 def sonar_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """SONAR's tensors of a checkpoint by the names of M2M100's encoder, with embedding rows in the order of NLLB's tokeniser."""
-    renamed = {}
-    for name, value in tensors.items():
-        if not name.startswith(TEXT):
-            continue
-        new = name.removeprefix(TEXT)
-        for theirs, ours in RENAMED.items():
-            new = re.sub(theirs, ours, new)
-        renamed[new] = value
+    renamed = {
+        weights.renamed(name.removeprefix(TEXT), RENAMED): value
+        for name, value in tensors.items()
+        if name.startswith(TEXT)
+    }
     table = renamed.get("embed_tokens.weight")
     if table is not None:
         renamed["embed_tokens.weight"] = torch.cat([table[list(CONTROL)], table[len(CONTROL) :]])

@@ -75,13 +75,6 @@ class RetrieverModel(PythonModel):
         return result
 
 
-def signature(width: int) -> ModelSignature:
-    """The model's signature: optional columns text, language, audio -> vectors [N, r]."""
-    columns = {"text": DataType.string, "language": DataType.string, "audio": DataType.binary}
-    inputs = Schema([ColSpec(kind, name, required=False) for name, kind in columns.items()])
-    return ModelSignature(inputs=inputs, outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, width))]))
-
-
 def hush_mlflow() -> None:
     """Suppress MLflow's lines about each file that it copies and about missing examples."""
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -91,17 +84,20 @@ def hush_mlflow() -> None:
 
 
 def model_parts(weights: Path) -> dict[str, Any]:
-    """Arguments of `mlflow.pyfunc.log_model` and `save_model` for a folder's retriever: code, weights, signature, packages.
+    """Arguments of `mlflow.pyfunc.log_model` and `save_model` for a folder's retriever: code, weights, packages, signature.
     ValueError for a folder that MLflow does not find.
     """
     require_path(weights)
     retriever = Retriever.from_pretrained(weights)
+    columns = {"text": DataType.string, "language": DataType.string, "audio": DataType.binary}
+    inputs = Schema([ColSpec(kind, name, required=False) for name, kind in columns.items()])
+    outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, retriever.vector_width))])
     return {
         "python_model": str(MODEL_CODE),
         "artifacts": {"retriever": str(weights)},
         "code_paths": [str(Path(__file__).parents[1])],
         "pip_requirements": requirements_of(retriever.settings),
-        "signature": signature(retriever.vector_width),
+        "signature": ModelSignature(inputs=inputs, outputs=outputs),
     }
 
 

@@ -62,15 +62,13 @@ def check_weights(settings: AudioSettings | TextSettings) -> None:
     # Most trainings leave a shipped tower's sizes as they are.
     is_known = checkpoint.startswith("shipped:") and settings == type(settings)(**usual)
     if settings.checkpoint_files == WEIGHT_FILES and local_of(checkpoint).exists() and not is_known:
-        _on_meta_device(settings, has_weights=True)
+        outline_of(settings, has_weights=True)
 
 
-def outline_of(settings: AudioSettings | TextSettings) -> AudioTower | TextTower | None:
-    """A tower's layers on torch's meta device; None if it cannot be built there, so that training alone can tell."""
-    return _on_meta_device(settings, has_weights=False)
-
-
-def _on_meta_device(settings: AudioSettings | TextSettings, *, has_weights: bool) -> AudioTower | TextTower | None:
+def outline_of(settings: AudioSettings | TextSettings, *, has_weights: bool = False) -> AudioTower | TextTower | None:
+    """A tower's layers on torch's meta device; None if it cannot be built there, so that training alone can tell. With
+    `has_weights` it is built as for a training, whose weights are compared by name and shape.
+    """
     checkpoint = checkpoint_of(settings)
     identity = () if not checkpoint else tuple(identity_of_checkpoint(checkpoint) or ())
     # A sweep of training options has one tower.

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ray_atr.common.settings import refuse
-from ray_atr.models.laion_clap import BESIDE, laion_config, laion_extractor, laion_file, laion_model
-from ray_atr.models.ml_clap import NLLB_BESIDE, ml_clap_file, sonar_config, sonar_model
+from ray_atr.models import laion_clap, ml_clap, weights
+from ray_atr.models.onnx_graph import errors_alone
 from ray_atr.models.weights import LoadReport, refusing, require_match
 
 if TYPE_CHECKING:
@@ -62,47 +63,53 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
 
 def load_model(
     model_class: Any,
-    checkpoint: str,
+    checkpoint: str | os.PathLike[str],
     config: PreTrainedConfig,
     *,
     path: str,
     skip: tuple[str, ...],
     allowed: Iterable[str] | None,
+    has_weights: bool = True,
     **arguments: Any,
 ) -> Any:
-    """The model with the checkpoint's weights, float32 on the CPU; what was loaded is logged.
+    """The model with the checkpoint's weights, float32 on the CPU; what was loaded is logged. Without `has_weights`, the model
+    of the configuration alone.
 
     Names that start with one of `skip`, also after the library's own prefix, are ignored (heads of the task that it was trained
     on). Raises ValueError for other mismatches, and for a file that is cut off, missing or would run code.
     """
+    if not has_weights:
+        return model_class(config, **arguments)
     if (lone := _lone_file(checkpoint)) is not None:
-        return lone.read_model(lone.file, model_class, config, path, allowed)
-    from transformers.utils import logging as transformers_logging
+        with torch.random.fork_rng():
+            model = model_class(config).eval()
+        # Constants, which files of some versions of transformers lack.
+        constants = {n: value for n, value in model.state_dict().items() if n.endswith(("position_ids", "type_ids"))}
+        tensors = constants | lone.named(weights.read_checkpoint(lone.file, path))
+        weights.load_weights(model, tensors, source=str(lone.file), skip=lone.not_needed, allowed=allowed, path=path)
+        return model
+    from transformers.utils.logging import disable_progress_bar
 
-    transformers_logging.disable_progress_bar()
-    level = transformers_logging.get_verbosity()
+    disable_progress_bar()
+    allowed_file = "a complete checkpoint of tensors that runs no code"
     # Its warnings repeat in forty lines what the report below says in one.
-    transformers_logging.set_verbosity_error()
-    try:
-        with refusing(path, checkpoint, "a complete checkpoint of tensors that runs no code", pickle.UnpicklingError):
-            model, info = model_class.from_pretrained(
-                checkpoint,
-                config=config,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                weights_only=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **arguments,
-            )
-    finally:
-        transformers_logging.set_verbosity(level)
+    with errors_alone("transformers"), refusing(path, checkpoint, allowed_file, pickle.UnpicklingError):
+        model, info = model_class.from_pretrained(
+            checkpoint,
+            config=config,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            weights_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **arguments,
+        )
     mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
     missing = {*info["missing_keys"]} - {*mis_shaped}
     prefix = f"{model.base_model_prefix}."
     skipped = {name for name in info["unexpected_keys"] if name.removeprefix(prefix).startswith(skip)}
     report = LoadReport(
-        source=checkpoint,
+        source=str(checkpoint),
         loaded=tuple(name for name in model.state_dict() if name not in missing and name not in mis_shaped),
         missing=tuple(sorted(missing)),
         unexpected=tuple(sorted({*info["unexpected_keys"]} - skipped)),
@@ -122,10 +129,11 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
         # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
         missing = f"its tokeniser ({', '.join(TOKENIZER_FILES[:4])})" if lone is None else lone.beside
         raise refuse(path, str(checkpoint), f"a folder with {missing}")
+    how: dict[str, Any] = {}
+    if lone is not None:
+        how = {"config": lone.read_config(lone.file, path), "tokenizer_type": lone.tokenizer_type}
     with refusing(path, checkpoint, "a folder or hub id with a complete tokeniser", TypeError, ImportError):
-        tokenizer = AutoTokenizer.from_pretrained(
-            checkpoint, trust_remote_code=False, **({} if lone is None else lone.tokenizer_arguments())
-        )
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **how)
     if len(tokenizer) > config.vocab_size:
         allowed = f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}"
         raise refuse(path, str(checkpoint), allowed)
@@ -142,9 +150,9 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
     from transformers import AutoFeatureExtractor
 
     require_name(checkpoint, path)
-    file = laion_file(checkpoint)
+    file = laion_clap.laion_file(checkpoint)
     if file is not None and not (file.parent / "preprocessor_config.json").is_file():
-        return laion_extractor(laion_config(file, path))
+        return laion_clap.laion_extractor(laion_clap.laion_config(file, path))
     with refusing(
         path, checkpoint, "a folder or hub id with a complete preprocessor_config.json", TypeError, ImportError
     ):
@@ -175,24 +183,25 @@ class _LoneFile(NamedTuple):
 
     file: Path
     read_config: Callable[[Path, str], PreTrainedConfig]
-    read_model: Callable[[Path, Any, Any, str, Iterable[str] | None], Any]
+    named: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    """Gives its tensors the names of transformers."""
+    not_needed: tuple[str, ...]
+    """Prefixes of tensors that its model does not need."""
     beside: str
     """A description of the tokeniser that must be in its folder."""
-    tokenizer_arguments: Callable[[], dict[str, Any]]
-    """Arguments of AutoTokenizer besides the folder, which has no config.json."""
+    tokenizer_type: str | None = None
+    """That of the tokeniser, if the configuration does not decide it; the folder has no config.json."""
 
 
 def _lone_file(checkpoint: str | os.PathLike[str]) -> _LoneFile | None:
     """ML-CLAP's, from which SONAR is read, or LAION-CLAP's; None for a folder or hub id in the layout of transformers."""
-    if (file := ml_clap_file(checkpoint)) is not None:
+    if (file := ml_clap.ml_clap_file(checkpoint)) is not None:
         # SONAR has the encoder of M2M100, but the tokeniser of NLLB.
-        return _LoneFile(file, sonar_config, sonar_model, NLLB_BESIDE, lambda: {"tokenizer_type": "nllb"})
-    if (file := laion_file(checkpoint)) is not None:
-        return _LoneFile(file, laion_config, laion_model, BESIDE, _of_clap)
+        return _LoneFile(
+            file, ml_clap.sonar_config, ml_clap.sonar_tensors, ml_clap.NOT_NEEDED, ml_clap.NLLB_BESIDE, "nllb"
+        )
+    if (file := laion_clap.laion_file(checkpoint)) is not None:
+        return _LoneFile(
+            file, laion_clap.laion_config, laion_clap.laion_tensors, laion_clap.NOT_NEEDED, laion_clap.BESIDE
+        )
     return None
-
-
-def _of_clap() -> dict[str, Any]:
-    from transformers import ClapConfig
-
-    return {"config": ClapConfig()}

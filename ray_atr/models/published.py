@@ -40,8 +40,10 @@ def read_published(folder: Path) -> Published:
     """The parts of the retriever in a folder: config.json, safetensors, preprocessor_config.json, and a tokeniser; or LAION's
     `.pt` and a tokeniser (`laion_clap`); or ML-CLAP's and a tokeniser (`ml_clap`). ValueError for a missing or broken file.
     """
-    file = ml_clap_file(folder)
-    return _read_clap(folder) if file is None else _read_ml_clap(file)
+    if (file := ml_clap_file(folder)) is None:
+        return _read_clap(folder)
+    settings = published_settings(folder)
+    return Published(settings, settings.audio.build(), settings.text.build(), ml_clap_projections(file, "model folder"))
 
 
 def published_settings(folder: Path) -> ModelSettings:
@@ -56,11 +58,6 @@ def published_settings(folder: Path) -> ModelSettings:
         embedding_width=int(config.projection_dim),
         projection="mlp",
     )
-
-
-def _read_ml_clap(file: Path) -> Published:
-    settings = published_settings(file.parent)
-    return Published(settings, settings.audio.build(), settings.text.build(), ml_clap_projections(file, "model folder"))
 
 
 def _read_clap(folder: Path) -> Published:

@@ -32,7 +32,7 @@ from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio_input import AudioInput, frames_of_windows, seconds_of
 from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.model_settings import ModelSettings
-from ray_atr.models.published import Published, is_published, read_published
+from ray_atr.models.published import is_published, read_published
 from ray_atr.models.sharding import EqualCalls, Extra, shard_tower
 from ray_atr.models.tower import AudioTower, Encoded, TextTower, embed_by_length, masked_mean
 from ray_atr.models.weights import (
@@ -357,8 +357,6 @@ class Retriever(nn.Module):
         rate = front_end.sample_rate if sample_rate is None else sample_rate
         if sample_rate is not None and not bounds.lowest_rate <= rate <= bounds.highest_rate:
             raise refuse("sample_rate", rate, f"{bounds.lowest_rate} to {bounds.highest_rate} Hz")
-        # A model may have been brought to half precision.
-        kind = next((weight.dtype for weight in self.audio_tower.parameters()), torch.float32)
         windows = (
             (number, torch.from_numpy(window))
             for number, clip in enumerate(clips)
@@ -369,10 +367,20 @@ class Retriever(nn.Module):
         with self.evaluating():
             while batch := list(itertools.islice(windows, batch_size)):
                 owners += [number for number, _ in batch]
-                lengths = torch.tensor([len(window) for _, window in batch], device=self.device)
-                padded = nn.utils.rnn.pad_sequence([window for _, window in batch], batch_first=True)
-                parts.append(self.embed_audio(padded.to(kind).to(self.device), lengths).cpu())
+                parts.append(self.embed_windows([window for _, window in batch]))
         return torch.cat(parts), torch.tensor(owners, dtype=torch.int64)
+
+    @torch.no_grad()
+    def embed_windows(self, windows: Sequence[Tensor]) -> Tensor:
+        """Unit-norm embeddings [M, D] (CPU) of windows, each of log-mel frames [T, F], embedded together.
+
+        When: windows are read elsewhere, as by an index's build. Related: `encode_windows` takes files or samples.
+        """
+        # A model may have been brought to half precision.
+        kind = next((weight.dtype for weight in self.audio_tower.parameters()), torch.float32)
+        lengths = torch.tensor([len(window) for window in windows], device=self.device)
+        padded = nn.utils.rnn.pad_sequence(list(windows), batch_first=True)
+        return self.embed_audio(padded.to(kind).to(self.device), lengths).cpu()
 
     @torch.inference_mode()
     def encode_text(
@@ -526,13 +534,10 @@ class Retriever(nn.Module):
         When: you publish it. Related: an evaluation writes one with its scores; `push_to_hub` uploads it.
         """
         return card_text(
-            audio=self.settings.audio.name,
-            text=self.settings.text.name,
+            self.settings,
             front_end=self.audio_tower.front_end,
-            pools_windows=self.settings.pools_windows,
             distance=self.distance,
             vector_width=self.vector_width,
-            is_late=self.settings.is_late,
             **known,
         )
 
@@ -562,13 +567,6 @@ class Retriever(nn.Module):
         return str(done.commit_url)
 
     @classmethod
-    def _published(cls, parts: Published) -> Self:
-        with torch.random.fork_rng():
-            retriever = cls(parts.audio_tower, parts.text_tower, parts.settings)
-        retriever.load_state_dict({**retriever.state_dict(), **parts.projections})
-        return retriever.eval()
-
-    @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit. Or a
         published one, whose projected embeddings this one's are: a folder of transformers' `ClapModel`, or of LAION-CLAP's or
@@ -592,7 +590,11 @@ class Retriever(nn.Module):
                     raise
         folder = Path(folder).expanduser()
         if not (folder / SETTINGS_FILE).is_file() and is_published(folder):
-            return cls._published(read_published(folder))
+            parts = read_published(folder)
+            with torch.random.fork_rng():
+                retriever = cls(parts.audio_tower, parts.text_tower, parts.settings)
+            retriever.load_state_dict({**retriever.state_dict(), **parts.projections})
+            return retriever.eval()
         check_folder(folder)
         content = read_settings(folder)
         try:

@@ -18,7 +18,7 @@ from ray_atr.common.settings import refuse, require_extra, setting
 from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.pretrained import require_name
-from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower
+from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower, Tower
 from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, identity_of_checkpoint, refusing
 
 EXTRA = "sentence-transformers"
@@ -51,15 +51,26 @@ class SentenceTransformersText(TextSettings):
         return SentenceTransformersTextTower(open_model(str(folder / MODEL_FOLDER), "model folder", "text"))
 
 
-class SentenceTransformersTextTower(TextTower):
-    """The pooled vector is the model's output, after all of its layers."""
+class OpenedTower(Tower):
+    """A model of the library, which saves its own weights."""
 
-    saves_weights: bool = True
+    saves_weights = True
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.beyond_weights = model.eval(), _in_words(model)
-        self.width = int(model.get_embedding_dimension())
+        self.model, self.width = model.eval(), int(model.get_embedding_dimension())
+        # Its modules with their settings, such as the pooling, and the tokens at which a text is cut.
+        self.beyond_weights = f"{model!r} {getattr(model, 'max_seq_length', None)}"
+
+    def save(self, folder: Path) -> None:
+        self.model.save_pretrained(str(folder / MODEL_FOLDER), create_model_card=False)
+
+
+class SentenceTransformersTextTower(OpenedTower, TextTower):
+    """The pooled vector is the model's output, after all of its layers."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
         self.pad_token_id = int(getattr(getattr(model, "tokenizer", None), "pad_token_id", None) or 0)
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
@@ -74,9 +85,6 @@ class SentenceTransformersTextTower(TextTower):
         features = {"input_ids": token_ids, "attention_mask": token_mask.long(), "modality": "text"}
         pooled = self.model(features)["sentence_embedding"]
         return Encoded(pooled, pooled[:, None], token_mask[:, :1])
-
-    def save(self, folder: Path) -> None:
-        self.model.save_pretrained(str(folder / MODEL_FOLDER), create_model_card=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +122,12 @@ class SentenceTransformersAudio(AudioSettings):
         return SentenceTransformersAudioTower(open_model(saved, "model folder", "audio"), front_end)
 
 
-class SentenceTransformersAudioTower(AudioTower):
+class SentenceTransformersAudioTower(OpenedTower, AudioTower):
     """Encodes one clip at a time: the library pads the clips of a batch, and a vector would depend on its batch."""
 
-    saves_weights: ClassVar[bool] = True
-
     def __init__(self, model: Any, front_end: FrontEnd) -> None:
-        super().__init__()
-        self.model, self.front_end, self.beyond_weights = model.eval(), front_end, _in_words(model)
-        self.width = int(model.get_embedding_dimension())
+        super().__init__(model)
+        self.front_end = front_end
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         vectors = [self._encode(clip[:length, 0]) for clip, length in zip(features, frames.tolist(), strict=True)]
@@ -136,14 +141,6 @@ class SentenceTransformersAudioTower(AudioTower):
             name: value.to(samples.device) if isinstance(value, Tensor) else value for name, value in inputs.items()
         }
         return self.model(moved)["sentence_embedding"]
-
-    def save(self, folder: Path) -> None:
-        self.model.save_pretrained(str(folder / MODEL_FOLDER), create_model_card=False)
-
-
-def _in_words(model: Any) -> str:
-    """The model's modules with their settings, such as the pooling, and the tokens at which a text is cut."""
-    return f"{model!r} {getattr(model, 'max_seq_length', None)}"
 
 
 def _require_frozen(path: str, adapt: Adaptation) -> None:

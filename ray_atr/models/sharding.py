@@ -24,13 +24,13 @@ from torch.utils.checkpoint import checkpoint
 
 from ray_atr.data.audio import log_mel
 from ray_atr.models.adaptation import repeated_layers
-from ray_atr.models.tower import AudioTower, TextTower
+from ray_atr.models.tower import AudioTower, TextTower, Tower
 
 NO_TOWER = 0
 """The request of a worker that has embedded everything."""
 
 
-def shard_tower(tower: AudioTower | TextTower, device: torch.device) -> None:
+def shard_tower(tower: Tower, device: torch.device) -> None:
     """Shard the tower's weights: this worker gets its part, on `device`. All workers must call it.
 
     Each repeated layer is gathered by itself, and the rest with the tower's call: the device never holds the full weights of more

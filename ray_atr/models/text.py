@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from ray_atr.common.settings import refuse, setting, shortened
+from ray_atr.common.settings import by_name, refuse, setting, shortened
 from ray_atr.common.storage import disk_errors, read_json, write_json
 from ray_atr.models.sentence_transformers import SentenceTransformersText
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
@@ -181,16 +181,6 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise refuse("tokenizer", str(path), f"a complete tokenizer.json ({shortened(str(error))})") from None
 
 
-TEXT_TOWERS: dict[str, type[TextSettings]] = {
-    tower.name: tower
-    for tower in (
-        SmallTransformer,
-        Sonar,
-        Labse,
-        Bert,
-        XlmRoberta,
-        TransformersText,
-        TextVectors,
-        SentenceTransformersText,
-    )
-}
+TEXT_TOWERS: dict[str, type[TextSettings]] = by_name(
+    (SmallTransformer, Sonar, Labse, Bert, XlmRoberta, TransformersText, TextVectors, SentenceTransformersText)
+)

@@ -34,28 +34,34 @@ class Encoded(NamedTuple):
     """[N, L] bool"""
 
 
-class AudioTower(nn.Module):
-    """Log-mel frames to embeddings. An embedding depends on its own clip alone, not on its batch or padding."""
+class Tower(nn.Module):
+    """What audio and text towers have in common."""
 
-    front_end: FrontEnd
     width: int
-    is_checkpointing: bool
-    """Whether `run` recomputes activations instead of storing them, in towers that support it."""
-    trains_batch_norms: bool = False
-    """Whether batch norms have the statistics of the batch in training, in towers that support it."""
-    saves_weights: ClassVar[bool] = False
+    """W"""
+    saves_weights: bool = False
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
     beyond_weights: str = ""
     """What decides its vectors beyond settings, weights and front end, such as the pooling in a checkpoint's configuration."""
     is_sharded: bool = False
     """Whether the weights are sharded over the workers (`models.sharding`)."""
 
+    def save(self, folder: Path) -> None:
+        """Write what `rebuild` of its settings needs besides these and the weights, such as the tokeniser."""
+
+
+class AudioTower(Tower):
+    """Log-mel frames to embeddings. An embedding depends on its own clip alone, not on its batch or padding."""
+
+    front_end: FrontEnd
+    is_checkpointing: bool
+    """Whether `run` recomputes activations instead of storing them, in towers that support it."""
+    trains_batch_norms: bool = False
+    """Whether batch norms have the statistics of the batch in training, in towers that support it."""
+
     @abstractmethod
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         """Encodes clips from log-mel frames [N, T, F]; the first `frames[n]` of clip n count, the rest is padding."""
-
-    def save(self, folder: Path) -> None:
-        """Write what `AudioSettings.rebuild` needs besides the settings and the weights: nothing for most towers."""
 
     def run(self, block: nn.Module, *inputs: Any) -> Any:
         """A block's output, recomputed in the backward pass if `is_checkpointing`."""
@@ -74,19 +80,12 @@ class AudioTower(nn.Module):
         return self
 
 
-class TextTower(nn.Module):
+class TextTower(Tower):
     """Token ids to embeddings. An embedding depends on its own text alone."""
 
-    width: int
     pad_token_id: int
-    saves_weights: bool = False
-    """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
     reads_texts: bool = True
     """Whether it takes texts, and not only their vectors."""
-    beyond_weights: str = ""
-    """As of `AudioTower`."""
-    is_sharded: bool = False
-    """Whether the weights are sharded over the workers (`models.sharding`)."""
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
@@ -99,10 +98,6 @@ class TextTower(nn.Module):
     @abstractmethod
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """Encodes texts from token ids [N, L]; `token_mask` [N, L] bool is True on tokens, False on padding."""
-
-    @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write the tokeniser, and what else `TextSettings.rebuild` needs besides the settings and the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

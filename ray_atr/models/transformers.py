@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,31 +63,26 @@ class TransformersAudio(AudioSettings):
         return front_end_of(pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT), self.clip_seconds)
 
     def build(self) -> TransformersAudioTower:
-        config = pretrained.read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
-        load = partial(pretrained.load_model, checkpoint=self.checkpoint, config=config, path=AUDIO_CHECKPOINT)
-        if config.model_type == "clap":
-            from transformers import ClapModel
-
-            model = load(ClapModel, skip=("text_model.",), allowed=self.allow_mismatch).audio_model
-        else:
-            model = load(audio_encoder(config), skip=AUDIO_HEADS, allowed=self.allow_mismatch)
-        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
+        return self._tower(self.checkpoint, AUDIO_CHECKPOINT, has_weights=True)
 
     def outline(self) -> TransformersAudioTower:
-        return self._without_weights(self.checkpoint, AUDIO_CHECKPOINT)
+        return self._tower(self.checkpoint, AUDIO_CHECKPOINT)
 
     def rebuild(self, folder: Path) -> TransformersAudioTower:
-        return self._without_weights(folder, "model folder")
+        return self._tower(folder, "model folder")
 
-    def _without_weights(self, place: str | Path, path: str) -> TransformersAudioTower:
+    def _tower(self, place: str | Path, path: str, *, has_weights: bool = False) -> TransformersAudioTower:
         """The tower that the files at a place describe; errors name them as `path`."""
         config: Any = pretrained.read_model_config(place, path, self.dropout)
-        if config.model_type == "clap":
-            from transformers import ClapModel
+        how: dict[str, Any] = {"path": path, "allowed": self.allow_mismatch, "has_weights": has_weights}
+        from transformers import ClapAudioModel, ClapModel
 
-            model = ClapModel(config).audio_model
+        if config.model_type == "clap":
+            model = pretrained.load_model(ClapModel, place, config, skip=("text_model.",), **how).audio_model
         else:
-            model = audio_encoder(config)(config)
+            allowed = "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert"
+            encoder = pretrained.encoder_class(config, AUDIO_CHECKPOINT, {"clap_audio_model": ClapAudioModel}, allowed)
+            model = pretrained.load_model(encoder, place, config, skip=AUDIO_HEADS, **how)
         return TransformersAudioTower(self, model, pretrained.read_feature_extractor(place, path))
 
 
@@ -158,14 +152,6 @@ class TransformersAudioTower(AudioTower):
     def save(self, folder: Path) -> None:
         self.model.config.save_pretrained(folder)
         self.extractor.save_pretrained(folder)
-
-
-def audio_encoder(config: PreTrainedConfig) -> Any:
-    """The class that encodes this configuration's clips."""
-    from transformers import ClapAudioModel
-
-    allowed = "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert"
-    return pretrained.encoder_class(config, AUDIO_CHECKPOINT, {"clap_audio_model": ClapAudioModel}, allowed)
 
 
 def front_end_of(extractor: Any, clip_seconds: float | None) -> FrontEnd:
@@ -242,38 +228,27 @@ class TransformersText(TextSettings):
 
     def build(self, tokenizer: object | None = None) -> TransformersTextTower:
         """The tower with the checkpoint's weights; its tokeniser is the checkpoint's, `tokenizer` is ignored."""
-        config = pretrained.read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
-        if config.model_type == "clap":
-            from transformers import ClapModel
-
-            load = partial(pretrained.load_model, checkpoint=self.checkpoint, config=config, path=TEXT_CHECKPOINT)
-            clap = load(ClapModel, skip=("audio_model.",), allowed=self.allow_mismatch)
-            of_text: Any = config.text_config
-            return TransformersTextTower(
-                self, clap.text_model, pretrained.load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT)
-            )
-        model_class, arguments = text_encoder(config, self.pooling)
-        loading = {"path": TEXT_CHECKPOINT, "skip": TEXT_HEADS, "allowed": self.allow_mismatch, **arguments}
-        model = pretrained.load_model(model_class, self.checkpoint, config, **loading)
-        return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
+        return self._tower(self.checkpoint, TEXT_CHECKPOINT, has_weights=True)
 
     def outline(self) -> TransformersTextTower:
-        return self._without_weights(self.checkpoint, TEXT_CHECKPOINT)
+        return self._tower(self.checkpoint, TEXT_CHECKPOINT)
 
     def rebuild(self, folder: Path) -> TransformersTextTower:
-        return self._without_weights(folder, "model folder")
+        return self._tower(folder, "model folder")
 
-    def _without_weights(self, place: str | Path, path: str) -> TransformersTextTower:
+    def _tower(self, place: str | Path, path: str, *, has_weights: bool = False) -> TransformersTextTower:
         """The tower that the files at a place describe; errors name them as `path`."""
         config: Any = pretrained.read_model_config(place, path, self.dropout)
+        how: dict[str, Any] = {"path": path, "allowed": self.allow_mismatch, "has_weights": has_weights}
         of_text = config
         if config.model_type == "clap":
             from transformers import ClapModel
 
-            model, of_text = ClapModel(config).text_model, config.text_config
+            of_text = config.text_config
+            model = pretrained.load_model(ClapModel, place, config, skip=("audio_model.",), **how).text_model
         else:
             model_class, arguments = text_encoder(config, self.pooling)
-            model = model_class(config, **arguments)
+            model = pretrained.load_model(model_class, place, config, skip=TEXT_HEADS, **how, **arguments)
         return TransformersTextTower(self, model, pretrained.load_tokenizer(place, of_text, path))
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,13 +71,6 @@ class LoadReport:
         patterns = tuple(allowed or ())
         return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, each) for each in patterns)]
 
-    def summary(self) -> str:
-        """One line for the log."""
-        return (
-            f"{self.source}: {len(self.loaded)} tensors loaded, {len(self.missing)} missing, "
-            f"{len(self.unexpected)} unexpected, {len(self.mis_shaped)} of another shape, {len(self.skipped)} not needed"
-        )
-
 
 @contextmanager
 def refusing(path: str, got: object, allowed: str, *others: type[Exception]) -> Iterator[None]:
@@ -99,7 +93,9 @@ def require_match(report: LoadReport, allowed: Iterable[str] | None = None, path
         holds = f"a checkpoint of this tower. It holds weights {reason} ({len(report.loaded)} names fit): {shown}"
         advice = "" if allowed is None else ". Name those that may differ in allow_mismatch"
         raise refuse(path, report.source, holds + advice)
-    logger.info(report.summary())
+    counts = f"{len(report.loaded)} tensors loaded, {len(report.missing)} missing, {len(report.unexpected)} unexpected"
+    others = f"{len(report.mis_shaped)} of another shape, {len(report.skipped)} not needed"
+    logger.info("%s: %s, %s", report.source, counts, others)
     for line in report.mismatches():
         logger.warning("%s: %s, as allow_mismatch permits", report.source, line)
 
@@ -447,3 +443,10 @@ def _mapped(file: Path, path: str, _changed: int, _size: int) -> dict[str, Tenso
 def count_parts(names: Iterable[str], prefix: str) -> int:
     """Number of a model's numbered parts after a prefix of its tensors' names."""
     return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})
+
+
+def renamed(name: str, table: Mapping[str, str]) -> str:
+    """A tensor's name with the patterns of a table replaced, one after the other."""
+    for theirs, ours in table.items():
+        name = re.sub(theirs, ours, name)
+    return name

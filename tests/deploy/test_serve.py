@@ -148,7 +148,7 @@ def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(port: int
         ("GET", "/search", {"text": "x" * 2001}, None, 400, "at most 2,000 characters"),
         ("GET", "/search", {"text": "x", "top": "0"}, None, 400, "top: got 0; allowed 1 to 1,000"),
         ("GET", "/search", {"text": "x", "top": "ten"}, None, 400, "an integer"),
-        ("GET", "/search", {"text": "x", "at_least": "nan"}, None, 400, "finite"),
+        ("GET", "/search", {"text": "x", "at_least": "nan"}, None, 400, "at_least: got nan; allowed a prob"),
         ("GET", "/search", {"text": "x", "at_least": "0.5"}, None, 400, "calibrate"),
         ("GET", "/search", {"text": "x", "or_nothing": "1"}, None, 400, "calibrate"),
         ("GET", "/search", {"text": "x", "or_nothing": "2"}, None, 400, "or_nothing: got '2'; allowed 0 or 1"),

@@ -86,16 +86,16 @@ def test_a_shard_that_was_replaced_by_one_of_another_model_is_not_searched(place
     model = Index.open(folder).manifest.model
     shard, query = RemoteShard(SimpleNamespace(answer=Called()), model), np.ones((1, 16), np.float32)
     replica = ShardReplica(str(folder), None)
-    assert shard.matches(query, 1) == Index.open(folder).matches(query, 1)
+    assert shard.ask(Index.matches, query, 1) == Index.open(folder).matches(query, 1)
     save_retriever(tmp_path / "other", seed=1)
     shutil.rmtree(folder)
     build_index(str(tmp_path / "other"), str(place / "audio"), str(folder))
-    assert shard.matches(query, 1)
+    assert shard.ask(Index.matches, query, 1)
     replica = ShardReplica(str(folder), None)  # as Serve starts one after a crash
     with pytest.raises(
         ValueError, match=f"index: got '{folder}'; allowed an index of the model that the server began with"
     ):
-        shard.matches(query, 1)
+        shard.ask(Index.matches, query, 1)
 
 
 @pytest.mark.parametrize("lost", [TimeoutError(), RayActorError()], ids=["late", "dead"])

@@ -18,11 +18,12 @@ import tests.support.tiny_checkpoints as tiny_checkpoints
 from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
 from ray_atr.models.ced import Ced
-from ray_atr.models.ml_clap import sonar_config, sonar_model
+from ray_atr.models.ml_clap import NOT_NEEDED, sonar_config, sonar_tensors
 from ray_atr.models.outline import outline_of
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import masked_mean
 from ray_atr.models.transformers import Sonar, read_plain_words
+from ray_atr.models.weights import load_weights
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
 from tests.support.tiny import make_data, prepared_for
@@ -124,7 +125,8 @@ def test_fairseq2s_own_encoder_embeds_the_same(tmp_path: Path) -> None:
     stored = load_file(Path(__file__).parent / "sonar_of_fairseq2.safetensors")
     theirs, expected = stored.pop("token_ids"), stored.pop("sentence_embeddings")
     torch.save(stored, tmp_path / "x.pt")
-    model = sonar_model(tmp_path / "x.pt", M2M100Encoder, sonar_config(tmp_path / "x.pt", "here"), "here", ())
+    model = M2M100Encoder(sonar_config(tmp_path / "x.pt", "here")).eval()
+    load_weights(model, sonar_tensors(stored), source="x.pt", skip=NOT_NEEDED)
     # There padding is 0, unknown 1, begin 2, end 3; here begin 0, padding 1, end 2, unknown 3.
     ids = torch.where(theirs < 4, torch.tensor([1, 3, 0, 2])[theirs.clamp(max=3)], theirs)
     mask = theirs != 0

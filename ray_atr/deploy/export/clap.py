@@ -122,13 +122,10 @@ def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:
     width = retriever.settings.embedding_width
     learned = retriever.learned.log_temperature
     temperature = retriever.learned.settings.temperature if learned is None else float(learned.detach().exp())
-    audio_config = audio.model.config.to_dict()
-    if audio_config["hidden_size"] != audio.width:
-        # The input width of its projection, which published configurations state correctly.
-        audio_config["hidden_size"] = audio.width
     config = ClapConfig(
         text_config=text_config.to_dict(),
-        audio_config=audio_config,
+        # With the input width of its projection, which published configurations state correctly.
+        audio_config={**audio.model.config.to_dict(), "hidden_size": audio.width},
         projection_dim=width,
         projection_hidden_act="relu" if has_relu(retriever.audio_projection) else "linear",
         logit_scale_init_value=1 / temperature,

@@ -148,11 +148,8 @@ def export(
 def plain(retriever: Retriever) -> Retriever:
     """A copy in evaluation mode with the low-rank updates merged into the weights, for formats without them."""
     retriever = copy.deepcopy(retriever).eval()
-    for tower, tower_settings in (
-        (retriever.audio_tower, retriever.settings.audio),
-        (retriever.text_tower, retriever.settings.text),
-    ):
-        merge_updates(tower, tower_settings.adapt)
+    merge_updates(retriever.audio_tower, retriever.settings.audio.adapt)
+    merge_updates(retriever.text_tower, retriever.settings.text.adapt)
     return retriever.requires_grad_(False)
 
 

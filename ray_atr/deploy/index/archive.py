@@ -166,25 +166,20 @@ class ReadyVectors(Archive):
         raise refuse("path", sound.path, "an archive of audio; this one is of vectors")
 
 
-class PartOfArchive(Archive):
-    """The K-th of N parts of an archive, by a digest of each sound's path, so that other sounds do not change a sound's part."""
+def numbers_of_part(part: str) -> tuple[int, int]:
+    """(K - 1, N) of `K/N`, the K-th of N parts of an archive; (0, 1) of an empty text, all of it. ValueError for another."""
+    number, _, count = (part or "1/1").partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise refuse("--part", part, "K/N with K from 1 to N, such as 1/3")
+    return int(number) - 1, int(count)
 
-    def __init__(self, archive: Archive, part: str) -> None:
-        number, _, count = part.partition("/")
-        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-            raise refuse("--part", part, "K/N with K from 1 to N, such as 1/3")
-        self.archive, self.place, self.number, self.count = archive, archive.place, int(number) - 1, int(count)
 
-    def __len__(self) -> int:
-        return len(self.archive) // self.count  # an estimate; the exact number needs all paths
-
-    def sounds(self) -> Iterator[ArchivedSound]:
-        for sound in self.archive.sounds():
-            if xxhash.xxh3_64_intdigest(os.fsencode(sound.path)) % self.count == self.number:
-                yield sound
-
-    def read(self, sound: ArchivedSound) -> bytes:
-        return self.archive.read(sound)
+def sounds_of_part(archive: Archive, part: str) -> Iterator[ArchivedSound]:
+    """The sounds of a part, by a digest of each sound's path, so that other sounds do not change a sound's part."""
+    number, count = numbers_of_part(part)
+    for sound in archive.sounds():
+        if xxhash.xxh3_64_intdigest(os.fsencode(sound.path)) % count == number:
+            yield sound
 
 
 def open_archive(place: str) -> Archive:

@@ -35,9 +35,10 @@ from ray_atr.deploy.index.archive import (
     ArchivedSound,
     AudioFolder,
     DataSetArchive,
-    PartOfArchive,
     ReadyVectors,
+    numbers_of_part,
     open_archive,
+    sounds_of_part,
 )
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
@@ -96,10 +97,8 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
         for path in folder.iterdir()
     ):
         raise refuse("--out", out, "a new or empty folder")
-    archive = open_archive(audio)
-    if part:
-        archive = PartOfArchive(archive, part)
-    return bring_up_to_date(folder, saved_retriever(checkpoint, "--checkpoint"), archive, part=part, **options)
+    retriever = saved_retriever(checkpoint, "--checkpoint")
+    return bring_up_to_date(folder, retriever, open_archive(audio), part=part, **options)
 
 
 def _killed_at_its_end(folder: Path, audio: str, part: str) -> bool:
@@ -119,10 +118,7 @@ def update_index(index: str, checkpoint: str | None = None, audio: str | None = 
     folder = _here(index, "index")
     manifest = layout.read_index_manifest(folder)
     retriever = saved_retriever(checkpoint or manifest.checkpoint, "--checkpoint")
-    archive = open_archive(audio or manifest.archive)
-    if manifest.part:
-        archive = PartOfArchive(archive, manifest.part)
-    return bring_up_to_date(folder, retriever, archive, part=manifest.part, **options)
+    return bring_up_to_date(folder, retriever, open_archive(audio or manifest.archive), part=manifest.part, **options)
 
 
 def _here(folder: str, setting: str) -> Path:
@@ -150,6 +146,7 @@ def bring_up_to_date(
     ValueError if no sound of the archive can be indexed, or if the folder holds another model's index.
     """
     encoding = encoding or IndexEncoding()
+    _, parts_of_archive = numbers_of_part(part)
     retriever = Retriever.from_pretrained(str(checkpoint))
     # If Ray encodes, its processes need the GPUs.
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
@@ -165,7 +162,7 @@ def bring_up_to_date(
             )
         files, earlier = (None, {}) if before is None else _indexed(folder, before)
         if before is not None and archive.place != before.archive:
-            _require_same_sounds(archive, earlier, before.archive)
+            _require_same_sounds(archive, part, earlier, before.archive)
         parts = _Parts(folder / UNFINISHED, model, part_seconds)
         taken_up = parts.read()
         if taken_up:
@@ -173,9 +170,9 @@ def bring_up_to_date(
         earlier.update({encoded.sound.path: encoded for encoded in taken_up})
         order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
         done: dict[str, EncodedSound] = {}
-        total = len(archive)
+        total = len(archive) // parts_of_archive  # an estimate; the exact number needs all paths
         try:
-            for result in _encode(retriever, archive, earlier, order, reused, str(checkpoint), encoding, echo):
+            for result in _encode(retriever, archive, part, earlier, order, reused, str(checkpoint), encoding, echo):
                 done[result.sound.path] = result
                 parts.add(result)
                 progress("sounds", len(done) + len(reused), total)
@@ -242,6 +239,7 @@ def _made(folder: Path) -> Iterator[None]:
 def _encode(
     retriever: Retriever,
     archive: Archive,
+    part: str,
     earlier: Mapping[str, EncodedSound],
     order: list[ArchivedSound],
     reused: dict[str, EncodedSound],
@@ -255,7 +253,7 @@ def _encode(
 
     def new_sounds() -> Iterable[ArchivedSound]:
         nameless: dict[str, str] = {}
-        for sound in archive.sounds():
+        for sound in sounds_of_part(archive, part):
             entry = sound.without_data()
             if not is_unicode(sound.path):
                 nameless[repr(sound.path)] = "a name that is not UTF-8"
@@ -272,20 +270,19 @@ def _encode(
                 yield sound
         _tell(nameless, echo)
 
-    source = archive.archive if isinstance(archive, PartOfArchive) else archive
-    if isinstance(source, ReadyVectors):
-        given, width = source.vectors.shape[1], retriever.vector_width
+    if isinstance(archive, ReadyVectors):
+        given, width = archive.vectors.shape[1], retriever.vector_width
         if given != width:
             raise refuse("--audio", f"vectors of width {given}", f"vectors of the model's width, {width}")
         for sound in new_sounds():
             yield _ready(sound, retriever.distance)
         return
     is_vector = retriever.audio_tower.front_end.kind == "vector"
-    if is_vector and isinstance(source, AudioFolder):
+    if is_vector and isinstance(archive, AudioFolder):
         # Otherwise each of its files would be read, and left out.
-        raise refuse("--audio", source.place, "a .npy file or a data set of vectors: the model hears nothing itself")
-    if isinstance(source, DataSetArchive):
-        check_kind(source.place, "--checkpoint", checkpoint, reads_vectors=is_vector)
+        raise refuse("--audio", archive.place, "a .npy file or a data set of vectors: the model hears nothing itself")
+    if isinstance(archive, DataSetArchive):
+        check_kind(archive.place, "--checkpoint", checkpoint, reads_vectors=is_vector)
     yield from encode_archive(retriever, archive, new_sounds(), checkpoint, encoding)
 
 
@@ -298,7 +295,7 @@ def _files_by_size(earlier: Mapping[str, EncodedSound]) -> dict[int, dict[str, E
     return by_size
 
 
-def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], place: str) -> None:
+def _require_same_sounds(archive: Archive, part: str, earlier: Mapping[str, EncodedSound], place: str) -> None:
     """ValueError if an archive at a new place has hardly any sound of the index, by path and size or by its bytes."""
     by_size = _files_by_size(earlier)
 
@@ -311,7 +308,7 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
 
     # The search stops at this number, since each sound may have to be read.
     needed = math.ceil(LEAST_SHARED * len(earlier))
-    same_sounds = len(list(itertools.islice(filter(is_known, archive.sounds()), needed)))
+    same_sounds = len(list(itertools.islice(filter(is_known, sounds_of_part(archive, part)), needed)))
     if same_sounds < needed:
         allowed = f"{place} at its new place: this one has {same_sounds} of its {counted(len(earlier), 'sound')}"
         raise refuse(

@@ -5,20 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ray_atr.common.caches import remove_cache
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import locate
 from ray_atr.deploy.index.layout import IndexManifest, read_index_manifest
 from ray_atr.deploy.index.opened import Index
-from ray_atr.deploy.index.search import Match
-from ray_atr.deploy.index.shards import ShardedIndex, first_of_one_model, read_first
+from ray_atr.deploy.index.shards import Answer, Given, ShardedIndex, first_of_one_model, read_first
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +41,8 @@ class CurrentIndex:
         self._thread = threading.Thread(target=self._follow, name=f"index {place}", daemon=True)
         self._thread.start()
 
-    def sizes(self) -> tuple[int, int]:
-        return self.index.sizes()
-
-    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
-        return self.index.matches(queries, top)
-
-    def window(self, path: str, start: float) -> NDArray[np.float32]:
-        return self.index.window(path, start)
-
-    def has(self, path: str) -> bool:
-        return self.index.has(path)
-
-    def sound(self, path: str) -> bytes:
-        return self.index.sound(path)
+    def ask(self, method: Callable[[Index, *Given], Answer], *given: *Given) -> Answer:
+        return method(self.index, *given)
 
     def close(self) -> None:
         """Follow no further update; the index stays open."""

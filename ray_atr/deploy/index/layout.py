@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,28 +193,18 @@ def stored_table(file: Path, *, is_mapped: bool = True) -> pa.Table:
 
 
 def _write_vectors(file: Path, files: pa.Table, windows: pa.Table, rows: Rows) -> None:
-    schema = vectors_schema(rows.shape[1])
+    vector = pa.list_(pa.field("element", pa.float16(), nullable=False), rows.shape[1])
+    columns = [("vector", vector), ("path", pa.string()), ("start", pa.float64()), ("end", pa.float64())]
+    schema = pa.schema([*columns, ("clip_id", pa.string()), ("captions", CAPTIONS)])
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["path", "clip_id"], "store_schema": True}
     with disk_errors(file), atomic_file(file) as output, pq.ParquetWriter(output, schema, **options) as writer:
-        for table in _vector_tables(files, windows, rows, schema):
-            writer.write_table(table)
-
-
-def vectors_schema(width: int) -> pa.Schema:
-    """The columns of `vectors.parquet`."""
-    vector = pa.list_(pa.field("element", pa.float16(), nullable=False), width)
-    columns = [("vector", vector), ("path", pa.string()), ("start", pa.float64()), ("end", pa.float64())]
-    return pa.schema([*columns, ("clip_id", pa.string()), ("captions", CAPTIONS)])
-
-
-def _vector_tables(files: pa.Table, windows: pa.Table, rows: Rows, schema: pa.Schema) -> Iterator[pa.Table]:
-    for start in range(0, len(rows), ROW_GROUP):
-        some = windows.slice(start, ROW_GROUP).combine_chunks()
-        sounds = files.select(["path", "clip_id", "captions"]).take(some["file"])
-        flat = number_array(np.ascontiguousarray(rows[start : start + ROW_GROUP]).reshape(-1))
-        vectors = pa.FixedSizeListArray.from_arrays(flat, type=schema.field("vector").type)
-        columns = [vectors, sounds["path"], some["start"], some["end"], sounds["clip_id"], sounds["captions"]]
-        yield pa.table(columns, schema=schema)
+        for start in range(0, len(rows), ROW_GROUP):
+            some = windows.slice(start, ROW_GROUP).combine_chunks()
+            sounds = files.select(["path", "clip_id", "captions"]).take(some["file"])
+            flat = number_array(rows[start : start + ROW_GROUP].reshape(-1))
+            vectors = pa.FixedSizeListArray.from_arrays(flat, type=vector)
+            of_group = [vectors, sounds["path"], some["start"], some["end"], sounds["clip_id"], sounds["captions"]]
+            writer.write_table(pa.table(of_group, schema=schema))
 
 
 def number_array(values: NDArray[np.generic]) -> pa.Array:

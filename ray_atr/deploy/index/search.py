@@ -216,7 +216,7 @@ class Search(ABC):
         matches_of_queries = self._nearest(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return matches_of_queries
-        calibrated = calibrated_language(calibration, code)
+        calibrated = _calibrated(calibration, code)
         if or_nothing:
             for place, row in enumerate(matches_of_queries):
                 # Always of so many windows, whatever `top` is: more windows would add sounds with lower scores.
@@ -224,9 +224,11 @@ class Search(ABC):
                 is_nothing = calibration.says_nothing(counted, calibrated, queries[place])
                 matches_of_queries[place] = [] if is_nothing else row[:top]
         of_language = calibration.for_language(calibrated)
-        likely = [_with_probability(matches, of_language) for matches in matches_of_queries]
+        chances = [of_language.probability([match.score for match in row]).tolist() for row in matches_of_queries]
+        least = 0.0 if at_least is None else at_least
         return [
-            [match for match in row if at_least is None or (match.probability or 0.0) >= at_least] for row in likely
+            [replace(match, probability=chance) for match, chance in zip(row, of_row, strict=True) if chance >= least]
+            for row, of_row in zip(matches_of_queries, chances, strict=True)
         ]
 
     def like(self, clip: AudioInput, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
@@ -264,7 +266,7 @@ class Search(ABC):
         calibration = self._calibration_for(code)
         chance = [None] * len(labels)
         if calibration is not None:
-            of_language = calibration.for_language(calibrated_language(calibration, code))
+            of_language = calibration.for_language(_calibrated(calibration, code))
             chance = of_language.probability(score).tolist()
             if of_language.knows_best_of(len(labels)):
                 chance[score.argmax()] = float(of_language.probability_of_best(score.max()))
@@ -339,12 +341,7 @@ def best_of_sounds(matches: Sequence[Match]) -> list[float]:
     return list(best.values())
 
 
-def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]:
-    chances = calibration.probability(np.array([match.score for match in matches], np.float32)).tolist()
-    return [replace(match, probability=chance) for match, chance in zip(matches, chances, strict=True)]
-
-
-def calibrated_language(calibration: Calibration, language: str | None) -> str | None:
+def _calibrated(calibration: Calibration, language: str | None) -> str | None:
     """The language whose calibration applies; None (that over all languages) if it was not fitted on this one."""
     return language if language in calibration.by_language else None
 

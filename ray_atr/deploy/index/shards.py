@@ -2,7 +2,8 @@
 
     index = open_shards(["north.index", "south.index"])
 
-A shard is an index on this machine, or one that another process has open (`ray_atr.deploy.serve.on_ray`).
+A shard is an index on this machine, or something that asks one: as it is at its place now (`current`), or in another process
+(`ray_atr.deploy.serve.on_ray`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +22,15 @@ from ray_atr.deploy.index.layout import IndexManifest, read_index_manifest
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.search import Match, Search
 
+Given = TypeVarTuple("Given")
+Answer = TypeVar("Answer")
+
 
 class OpenShard(Protocol):
-    """The methods of a shard; an `Index` is one. Safe to use from several threads."""
+    """A shard that is open elsewhere. Safe to use from several threads."""
 
-    def sizes(self) -> tuple[int, int]: ...
-
-    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]: ...
-
-    def window(self, path: str, start: float) -> NDArray[np.float32]: ...
-
-    def has(self, path: str) -> bool: ...
-
-    def sound(self, path: str) -> bytes: ...
+    def ask(self, method: Callable[[Index, *Given], Answer], *given: *Given) -> Answer:
+        """What a method of its index returns."""
 
 
 class ShardedIndex(Search):
@@ -41,18 +38,20 @@ class ShardedIndex(Search):
     by folder, as an archive's folder lists them.
     """
 
-    def __init__(self, shards: Sequence[OpenShard], manifest: IndexManifest, *, checkpoint: str | None = None) -> None:
+    def __init__(
+        self, shards: Sequence[Index | OpenShard], manifest: IndexManifest, *, checkpoint: str | None = None
+    ) -> None:
         """`manifest`: that of one of the shards, for their model."""
         super().__init__(manifest, checkpoint=checkpoint)
         self.shards = list(shards)
         self._threads = ThreadPoolExecutor(8 * max(1, len(self.shards)), thread_name_prefix="shard")
 
     def sizes(self) -> tuple[int, int]:
-        windows, sounds = zip(*self._ask_all(lambda shard: shard.sizes()), strict=True)
+        windows, sounds = zip(*self._ask_all(Index.sizes), strict=True)
         return sum(windows), sum(sounds)
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
-        each = self._ask_all(lambda shard: shard.matches(queries, top))
+        each = self._ask_all(Index.matches, queries, top)
         of_queries = (chain.from_iterable(matches) for matches in zip(*each, strict=True))
         return [
             sorted(matches, key=lambda match: (-match.score, match.path.split("/"), match.start))[:top]
@@ -60,21 +59,24 @@ class ShardedIndex(Search):
         ]
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:
-        return self._shard_of(path).window(path, start)
+        return _ask(self._shard_of(path), Index.window, path, start)
 
     def sound(self, path: str) -> bytes:
-        return self._shard_of(path).sound(path)
+        return _ask(self._shard_of(path), Index.sound, path)
 
-    def _shard_of(self, path: str) -> OpenShard:
-        have = self._ask_all(lambda shard: shard.has(path))
+    def _shard_of(self, path: str) -> Index | OpenShard:
+        have = self._ask_all(Index.has, path)
         if sum(have) != 1:
             raise refuse("path", path, "a sound of the index" if not any(have) else "a sound that one shard alone has")
         return self.shards[have.index(True)]
 
-    def _ask_all(self, ask: Callable[[OpenShard], Any]) -> list[Any]:
-        if len(self.shards) == 1:
-            return [ask(self.shards[0])]
-        return list(self._threads.map(ask, self.shards))
+    def _ask_all(self, method: Callable[[Index, *Given], Answer], *given: *Given) -> list[Answer]:
+        ask = self._threads.map if len(self.shards) > 1 else map
+        return list(ask(lambda shard: _ask(shard, method, *given), self.shards))
+
+
+def _ask(shard: Index | OpenShard, method: Callable[[Index, *Given], Answer], *given: *Given) -> Answer:
+    return method(shard, *given) if isinstance(shard, Index) else shard.ask(method, *given)
 
 
 def open_shards(places: Sequence[str], *, checkpoint: str | None = None, audio: str | None = None) -> Search:

@@ -36,11 +36,6 @@ SEED = 1234  # of k-means
 Rows = NDArray[np.float16]
 
 
-def number_of_lists(N: int) -> int:
-    """Number of lists for N rows: about 2 sqrt(N), a power of two."""
-    return int(2 ** round(np.log2(2 * np.sqrt(N))))
-
-
 def build_structure(rows: Rows, distance: str, *, exact_rows: int = EXACT_ROWS) -> Any:
     """FAISS's index of rows [N, r] for `cosine` or `euclidean`: equal rows give equal indexes."""
     N, r = rows.shape
@@ -49,7 +44,8 @@ def build_structure(rows: Rows, distance: str, *, exact_rows: int = EXACT_ROWS) 
         if exact_rows >= N:
             index: Any = faiss.IndexScalarQuantizer(r, faiss.ScalarQuantizer.QT_fp16, metric)
         else:
-            lists = number_of_lists(N)
+            # About 2 sqrt(N), a power of two.
+            lists = int(2 ** round(np.log2(2 * np.sqrt(N))))
             quantizer = faiss.IndexFlat(r, metric)
             index = faiss.IndexIVFScalarQuantizer(quantizer, r, lists, faiss.ScalarQuantizer.QT_8bit, metric)
             index.cp.seed, index.cp.niter = SEED, 8

@@ -28,7 +28,6 @@ from ray_atr.deploy.index.archive import OTHER_AUDIO, Archive, ArchivedSound, op
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.retriever import Retriever
-from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
 SOUNDS_IN_A_JOB = 32
 BEYOND_16_BITS = "its vector is beyond what 16 bits hold"
@@ -149,12 +148,8 @@ def _windows(data: bytes, front_end: FrontEnd, reading: _Reading) -> Iterator[ND
 
 
 def _encode(retriever: Retriever, batch: list[tuple[_Reading, NDArray[np.float32]]]) -> None:
-    frames = torch.tensor([len(window) for _, window in batch])
-    padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(window) for _, window in batch], batch_first=True)
-    whose = ClipBatch(padded, frames, torch.arange(len(batch)))
-    width = retriever.settings.embedding_width
     with retriever.evaluating():
-        embedded = encode_clips(retriever.embed_audio, [whose], width=width, device=retriever.device).cpu()
+        embedded = retriever.embed_windows([torch.from_numpy(window) for _, window in batch])
     for (reading, _), row in zip(batch, embedded, strict=True):
         reading.vectors.append(row)
 

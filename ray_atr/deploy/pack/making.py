@@ -131,14 +131,27 @@ def make_pack(
             # It learns no language itself: its text tower may have learned any.
             retriever.languages = ()
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
-        audio = torch.from_numpy(_audio_of(foreign, asked.clip_ids))
+        row_of = {pair.clip_id: pair.audio_row for pair in foreign.pairs}
+        audio = torch.from_numpy(foreign.audio[[row_of[clip_id] for clip_id in asked.clip_ids]])
         after = _scores(audio, asked.captions, _placed(retriever, foreign.pairs, side.vectors, split))
         before = _scores(audio, asked.captions, foreign.text_of())
         assert after is not None, "every caption has a vector"
     with atomic_folder(folder, is_synced=True) as aside:
         retriever.save_pretrained(aside)
         size = _write_projection(retriever, aside) if options.onnx else 0
-        about = _about(foreign, experiment, options, split, before, after)
+        about = {
+            "format": 2,
+            "method": options.method,
+            "model": foreign.model,
+            "space": digest_of(foreign.audio.tobytes()),
+            "width": int(foreign.audio.shape[1]),
+            "clips": len(foreign.audio),
+            "languages": foreign.languages,
+            "seed": experiment.seed,
+            "split": split,
+            "before": None if before is None else before.metrics,
+            "after": after.metrics,
+        }
         write_json(aside / PACK_FILE, about)
         # An evaluation replaces the card.
         seal_folder(aside, left_out=[CARD_FILE])
@@ -234,10 +247,8 @@ def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str,
         "seed": options.seed,
     }
     experiment = override(Experiment(), changes)
-    if "train.batch_size" not in settings:
-        smaller = min(experiment.train.batch_size, manifest.num_rows_of("train"))
-        experiment = replace(experiment, train=replace(experiment.train, batch_size=smaller))
-    return override(experiment, settings)
+    smaller = min(experiment.train.batch_size, manifest.num_rows_of("train"))
+    return override(experiment, {"train.batch_size": smaller, **settings})
 
 
 def _fit(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, side: TextSide) -> Retriever:
@@ -283,11 +294,6 @@ def _packed(
     retriever.text_projection.load_state_dict(projection.state_dict())
     retriever.languages = tuple(languages)
     return retriever
-
-
-def _audio_of(space: ForeignSpace, clip_ids: Sequence[str]) -> Vectors:
-    row_of = {pair.clip_id: pair.audio_row for pair in space.pairs}
-    return space.audio[[row_of[clip_id] for clip_id in clip_ids]]
 
 
 def _placed(
@@ -367,26 +373,3 @@ def _write_projection(retriever: Retriever, folder: Path) -> int:
     if not difference <= LARGEST_DIFFERENCE:
         raise refuse(PROJECTION_FILE, f"a difference of {difference:.2g}", f"at most {LARGEST_DIFFERENCE:g}")
     return file.stat().st_size
-
-
-def _about(
-    space: ForeignSpace,
-    experiment: Experiment,
-    options: PackOptions,
-    split: str,
-    before: PackScores | None,
-    after: PackScores,
-) -> dict[str, Any]:
-    return {
-        "format": 2,
-        "method": options.method,
-        "model": space.model,
-        "space": digest_of(space.audio.tobytes()),
-        "width": int(space.audio.shape[1]),
-        "clips": len(space.audio),
-        "languages": space.languages,
-        "seed": experiment.seed,
-        "split": split,
-        "before": None if before is None else before.metrics,
-        "after": after.metrics,
-    }

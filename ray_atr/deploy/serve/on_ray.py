@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
@@ -25,8 +23,8 @@ from ray.serve.handle import DeploymentHandle
 from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.current import CurrentIndex
-from ray_atr.deploy.index.search import Match
-from ray_atr.deploy.index.shards import OpenShard, ShardedIndex, read_first
+from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.index.shards import Answer, Given, OpenShard, ShardedIndex, read_first
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.batching import BusyError
 from ray_atr.deploy.serve.limits import ServerLimits
@@ -73,24 +71,10 @@ class RemoteShard:
     def __init__(self, handle: DeploymentHandle, model: str) -> None:
         self.handle, self.model = handle, model
 
-    def sizes(self) -> tuple[int, int]:
-        return self._answer("sizes", seconds=SIZES_SECONDS)
-
-    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
-        return self._answer("matches", queries, top)
-
-    def window(self, path: str, start: float) -> NDArray[np.float32]:
-        return self._answer("window", path, start)
-
-    def has(self, path: str) -> bool:
-        return self._answer("has", path)
-
-    def sound(self, path: str) -> bytes:
-        return self._answer("sound", path)
-
-    def _answer(self, name: str, *given: Any, seconds: float = SHARD_SECONDS) -> Any:
+    def ask(self, method: Callable[[Index, *Given], Answer], *given: *Given) -> Answer:
+        asked, seconds = method.__name__, SIZES_SECONDS if method is Index.sizes else SHARD_SECONDS
         try:
-            answer, error = self.handle.answer.remote(self.model, name, given).result(timeout_s=seconds)
+            answer, error = self.handle.answer.remote(self.model, asked, given).result(timeout_s=seconds)
         except RayTaskError:
             # The shard did answer, with an error that would come again.
             raise
@@ -99,7 +83,8 @@ class RemoteShard:
             raise BusyError("index: a part of it does not answer; try again in a moment") from lost
         if error:
             raise ValueError(error)
-        return answer
+        found: Answer = answer
+        return found
 
 
 class ShardReplica:
@@ -118,7 +103,7 @@ class ShardReplica:
             if model != self.model:
                 allowed = "an index of the model that the server began with: start the server again"
                 raise refuse("index", self.place, allowed)
-            return await asyncio.to_thread(getattr(self.index, name), *given), ""
+            return await asyncio.to_thread(getattr(self.index.index, name), *given), ""
         except ValueError as error:
             return None, str(error)
 
@@ -148,8 +133,6 @@ def start_serving(server: RayServer) -> None:
     """
     import ray
 
-    if server.replicas < 1:
-        raise refuse("--replicas", server.replicas, "1 or more")
     # Mistakes are raised before anything starts.
     ShardedIndex([], read_first(server.indexes), checkpoint=server.checkpoint).open_models()
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
