@@ -155,9 +155,13 @@ PLACES_OF_DATA = ("data.source", "model.text.data")
 """Settings that say where a data set is. It may be moved: the run folder has the hash of what it holds."""
 
 
-def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as they are now, on the CPU."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+def copied(value: Any) -> Any:
+    """Tensors and plain values as they are now, on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    return type(value)(map(copied, value)) if type(value) in (list, tuple) else value
 
 
 def deciding_settings(experiment: Experiment) -> str:
@@ -241,7 +245,7 @@ def save_state(
         content |= {"inputs": data.input_digests, **state.state_dict(data.group)}
         if shards is not None:
             tensors, rest = _take_tensors(content, state)
-            rest = _on_cpu(rest)
+            rest = copied(rest)
             shards.save(tensors, lambda slot: save_checkpoint(folder / LAST, {**rest, SHARDS: slot}))
             return
         if data.group.is_first:
@@ -289,15 +293,6 @@ def _put_tensors(content: dict[str, Any], state: TrainState, shards: ShardWriter
 def _in_order(optimizer: Optimizer) -> list[nn.Parameter]:
     """The parameters in the order in which an optimiser's state numbers them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _on_cpu(value: Any) -> Any:
-    """A copy of tensors and plain values on the CPU, which later steps do not change."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
-        return {key: _on_cpu(part) for key, part in value.items()}
-    return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
