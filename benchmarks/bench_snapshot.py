@@ -23,7 +23,7 @@ from side_by_side import compared
 from ray_atr.common.runtime import start_ray
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base.actor import ActorPlace, start_knowledge_base
+from ray_atr.training.knowledge_base.actor import start_knowledge_base
 from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
@@ -79,7 +79,7 @@ def main() -> None:
     source = RandomSource(options.entries, options.width)
     with tempfile.TemporaryDirectory() as folder:
         refresher = start_knowledge_base(
-            "bench", source, SnapshotSettings(prototypes=0), Path(folder), ActorPlace(clients=options.workers)
+            "bench", source, SnapshotSettings(prototypes=0), Path(folder), clients=options.workers
         )
         refresher.publish(None, 1, 0)
         remote: Any = Worker

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from ray_atr.cli.tuned_methods import CorrespondenceSweep
 from ray_atr.common.formats import FORMATS
 from ray_atr.common.storage import read_json, write_json
 from ray_atr.data.shards import read_manifest
@@ -89,22 +88,6 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / LAST, {"experiment": "{}", "weights": torch.zeros(2)})
     with pytest.raises(ValueError, match=rf"{STATE_FILE}: format: got None; allowed {FORMATS['checkpoint']}"):
         resume(None, data, tmp_path)
-
-
-def test_a_removed_method_is_named_with_what_takes_its_place(tmp_path: Path) -> None:
-    settings = {"objective.correspondence": "neighbour_votes", "objective.correspondence.bank": 48}
-    instead = r"objective.correspondence: got 'neighbour_votes'; .*neighbour_votes was removed; leave_one_out takes its"
-    write_json(tmp_path / "experiment.json", settings)
-    write_json(tmp_path / "sweep.json", {"format": FORMATS["run"]})
-    with pytest.raises(ValueError, match=rf"experiment.json: {instead}"):
-        _ = RunFolder.open(tmp_path).experiment
-    content = {"format": FORMATS["checkpoint"], "experiment": json.dumps(settings)}
-    data = SimpleNamespace(experiment=Experiment(), group=WorkerGroup(), input_digests={})
-    save_checkpoint(tmp_path / LAST, content)
-    with pytest.raises(ValueError, match=instead):
-        resume(None, data, tmp_path)
-    with pytest.raises(ValueError, match=r"--methods: .*leave_one_out takes its place"):
-        CorrespondenceSweep(methods=("neighbour_votes",)).points()
 
 
 def test_each_format_is_tried() -> None:

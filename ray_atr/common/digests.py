@@ -33,6 +33,7 @@ _ZEROS = "xxh3:" + 16 * "0"
 _SEAL = re.compile(rb'"digest": "(xxh3:[0-9a-f]{16})"')
 _MARK = b'"digest": "xxh3:'
 _AFTER_MARK = 16 + len('"')
+RESTORE = "restore it from a copy"
 
 
 class DamagedFileError(ValueError):
@@ -147,17 +148,14 @@ def check_folder(folder: Path) -> None:
     another folder.
     """
     listed = digests_of(folder)
-    for number, name in enumerate(listed):
-        try:
-            check_file(folder, name)
-        except DamagedFileError:
-            later = [path for path in list(listed)[number:] if (folder / path).is_file()]
-            now = {path: digest_of_file(folder / path) for path in later}
-            differing = [path for path in later if now[path] != listed[path]]
-            if len(differing) > 1 and name in now and not {now[path] for path in differing} & set(listed.values()):
-                differ = f"{len(differing)} of the {len(listed)} files that it lists differ from it"
-                raise DamagedFileError(folder / DIGESTS_FILE, f"{differ}: it may be of another folder") from None
-            raise
+    now = {name: digest_of_file(folder / name) for name in listed if (folder / name).is_file()}
+    differing = [name for name in listed if now.get(name) != listed[name]]
+    others = [now[name] for name in differing if name in now]
+    if len(others) > 1 and not set(others) & set(listed.values()):
+        differ = f"{len(others)} of the {len(listed)} files that it lists differ from it"
+        raise DamagedFileError(folder / DIGESTS_FILE, f"{differ}: it may be of another folder")
+    if differing:
+        raise DamagedFileError(folder / differing[0], RESTORE)
 
 
 def first_cut_short(folder: Path) -> Path | None:
@@ -186,7 +184,7 @@ def check_file(folder: Path, name: str) -> None:
     """DamagedFileError if a file of a sealed folder was changed; a file that is not in the list passes."""
     digest = digests_of(folder).get(name)
     if digest is not None and (not (folder / name).is_file() or digest_of_file(folder / name) != digest):
-        raise DamagedFileError(folder / name, "restore it from a copy")  # one that is gone is damaged too
+        raise DamagedFileError(folder / name, RESTORE)  # one that is gone is damaged too
 
 
 def digests_of(folder: Path) -> dict[str, str]:

@@ -219,7 +219,7 @@ def files_below(folder: Location) -> list[str]:
             raise ValueError(f"{folder}: {is_file}")
         root, paths = str(folder), list[str]()
         for parent, folders, names in os.walk(root, followlinks=True):
-            folders[:] = [name for name in folders if not _leads_back(os.path.join(parent, name), root)]
+            folders[:] = [name for name in folders if not _leads_back(Path(parent, name), folder)]
             paths += [os.path.join(parent, name) for name in names]
     else:
         root = folder.path.rstrip("/")
@@ -306,14 +306,9 @@ def remove_all(place: Location) -> None:
     with_retries(place, removed)
 
 
-def _leads_back(folder: str, root: str) -> bool:
+def _leads_back(folder: Path, root: Path) -> bool:
     """Whether a folder below a root is a link to one of its parents."""
-    if not os.path.islink(folder):
+    if not folder.is_symlink():
         return False
-    target = os.path.join(os.path.realpath(folder), "")
-    above = os.path.dirname(folder)
-    while not os.path.join(os.path.realpath(above), "").startswith(target):
-        if above == root or not above.startswith(root):
-            return False
-        above = os.path.dirname(above)
-    return True
+    target = folder.resolve()
+    return any(above.resolve().is_relative_to(target) for above in folder.parents if above.is_relative_to(root))

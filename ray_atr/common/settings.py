@@ -23,20 +23,12 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 MAX_SHOWN = 200  # characters of a wrong value that an error repeats
 
-REMOVED = {"neighbour_votes": "leave_one_out"}
-"""Names of settings of earlier versions, and their replacements."""
-
 
 def nearest(name: str, allowed: Iterable[str], similarity: float = 0.5) -> str:
     """` (did you mean Z?)` for the closest allowed name, or an empty text if none is that similar (`difflib`'s ratio, without
     regard to case).
-
-    For a removed name it is the replacement.
     """
-    allowed = list(allowed)
-    if (instead := REMOVED.get(name)) in allowed:
-        return f" ({name} was removed; {instead} takes its place)"
-    folded = {known.casefold(): known for known in reversed(allowed)}
+    folded = {known.casefold(): known for known in reversed(list(allowed))}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
     return f" (did you mean {folded[close[0]]}?)" if close else ""
 

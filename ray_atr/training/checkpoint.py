@@ -17,9 +17,7 @@ import random
 import uuid
 import zipfile
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -115,32 +113,13 @@ class TrainState:
     # The weights of the epoch `progress.unvalidated`, on the first worker, which saves them if they are the best.
     unvalidated_weights: dict[str, Tensor] = field(default_factory=dict)
     is_first: bool = True  # among the workers
-    _copy: Future[dict[str, Tensor]] | None = None
-    _copier: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "weights-copy"))
 
-    def published_weights(self) -> Future[dict[str, Tensor]] | None:
-        """A copy of the trained weights on the first worker, for a knowledge base; None on others. All workers must call it.
-
-        The copy is made in a thread, and `before_update` waits for it. Copied at once: the weights of sharded towers, and
-        buffers, as batch norms change theirs in the next forward pass.
-        """
-        if self.retriever.calls is not None:
-            weights: Future[dict[str, Tensor]] = Future()
-            weights.set_result(gathered(self.retriever.trained_state()))
-            return weights if self.is_first else None
-        if not self.is_first:
-            return None
+    def published_weights(self) -> dict[str, Tensor]:
+        """A copy of the trained weights on the first worker, for a knowledge base; empty on others. All must call it."""
         trained = self.retriever.trained_state()
-        names = {name for name, _ in self.retriever.named_buffers(remove_duplicate=False)}
-        buffers = {name: trained.pop(name) for name in names & trained.keys()}
-        self._copy = self._copier.submit(lambda now: {**copied(trained), **now}, copied(buffers))
-        return self._copy
-
-    def before_update(self) -> None:
-        """Wait for the copy of `published_weights`. Call it before the weights change."""
-        if self._copy is not None:
-            self._copy.result()
-            self._copy = None
+        if self.retriever.calls is not None:
+            return gathered(trained)
+        return copied(trained) if self.is_first else {}
 
     def state_dict(self, group: WorkerGroup) -> dict[str, Any]:
         """Tensors and plain values. Every worker must call it: each has its own random generators and waits for its own base."""
@@ -176,9 +155,13 @@ PLACES_OF_DATA = ("data.source", "model.text.data")
 """Settings that say where a data set is. It may be moved: the run folder has the hash of what it holds."""
 
 
-def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as they are now, on the CPU."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+def copied(value: Any) -> Any:
+    """Tensors and plain values as they are now, on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    return type(value)(map(copied, value)) if type(value) in (list, tuple) else value
 
 
 def deciding_settings(experiment: Experiment) -> str:
@@ -262,7 +245,7 @@ def save_state(
         content |= {"inputs": data.input_digests, **state.state_dict(data.group)}
         if shards is not None:
             tensors, rest = _take_tensors(content, state)
-            rest = _on_cpu(rest)
+            rest = copied(rest)
             shards.save(tensors, lambda slot: save_checkpoint(folder / LAST, {**rest, SHARDS: slot}))
             return
         if data.group.is_first:
@@ -310,15 +293,6 @@ def _put_tensors(content: dict[str, Any], state: TrainState, shards: ShardWriter
 def _in_order(optimizer: Optimizer) -> list[nn.Parameter]:
     """The parameters in the order in which an optimiser's state numbers them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _on_cpu(value: Any) -> Any:
-    """A copy of tensors and plain values on the CPU, which later steps do not change."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
-        return {key: _on_cpu(part) for key, part in value.items()}
-    return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:

@@ -109,28 +109,25 @@ class AuditedShare(NamedTuple):
     file: Location
     facts: Mapping[str, Any]
 
-    def share_of(self, language: str) -> float | None:
-        """The share of wrong captions of a language; None if it was not audited. `--estimate` has one share for all audited
-        languages.
-        """
-        if "interval_95" in self.facts:
-            is_known = language in self.facts.get("caption_digests", ())
-            return self._checked(self.facts.get("wrong_share")) if is_known else None
-        audited = self.facts["wrong_share_by_language"]
-        share = audited.get(language) if isinstance(audited, dict) else {}
-        return None if share is None else self._checked(share.get("share") if isinstance(share, dict) else share)
-
-    def _checked(self, share: Any) -> float:
-        if not isinstance(share, float | int) or not 0 <= share <= 1:
-            raise refuse(f"data.wrong_share: {self.file}", share, "the share that an audit wrote, from 0 to 1")
-        return float(share)
-
     def shares(self, languages: Sequence[str], trained: Sequence[str]) -> list[float]:
         """The share of each language, NaN where it was not audited. ValueError, naming the file, if a trained one was not."""
-        if missing := [language for language in trained if self.share_of(language) is None]:
-            lacking = f"no share of {', '.join(missing)}"
-            raise refuse(f"data.wrong_share: {self.file}", lacking, "an audit of the trained languages")
-        return [math.nan if (share := self.share_of(language)) is None else share for language in languages]
+        path, allowed = f"data.wrong_share: {self.file}", "the share that an audit wrote, from 0 to 1"
+        audited = self.facts.get("wrong_share_by_language")
+        if "interval_95" in self.facts:
+            # `--estimate` has one share for all audited languages.
+            audited = {code: {"share": self.facts.get("wrong_share")} for code in self.facts.get("caption_digests", ())}
+        if not isinstance(audited, dict):
+            raise refuse(path, audited, allowed)
+        if missing := [language for language in trained if audited.get(language) is None]:
+            raise refuse(path, f"no share of {', '.join(missing)}", "an audit of the trained languages")
+        shares = dict.fromkeys(languages, math.nan)
+        for language, entry in audited.items():
+            if entry is not None:
+                share = entry.get("share") if isinstance(entry, dict) else entry
+                if not isinstance(share, float | int) or not 0 <= share <= 1:
+                    raise refuse(path, share, allowed)
+                shares[language] = float(share)
+        return [shares[language] for language in languages]
 
 
 def audit_of_wrong_share(setting: float | str) -> AuditedShare | None:

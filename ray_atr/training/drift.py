@@ -117,9 +117,6 @@ def drift_of_part(queries: Tensor, current: Tensor, stale: Tensor, temperature: 
     queries, current, stale = (
         torch.nn.functional.normalize(rows.double(), dim=-1) for rows in (queries, current, stale)
     )
-    if not len(current):
-        none = queries.new_full((len(queries),), -torch.inf)
-        return torch.stack([none, none, torch.zeros_like(none)])
     of_queries = []
     for part in queries.split(QUERIES_AT_A_TIME):
         ideal, actual = (part @ current.T).div(temperature), (part @ stale.T).div(temperature)

@@ -157,7 +157,6 @@ class EpochValidation:
         if not weights:
             yield
             return
-        self.state.before_update()
         trained = copied(self.state.retriever.trained_state())
         self.state.retriever.load_trained_state(weights)
         try:

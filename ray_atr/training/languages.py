@@ -14,12 +14,6 @@ from ray_atr.objectives.schemes import RandomMixture
 from ray_atr.training.experiment import Experiment
 
 
-def available_languages(experiment: Experiment) -> tuple[str, ...]:
-    """The languages that the experiment's data set has captions in, English first."""
-    data = experiment.data
-    return data.soundscapes.languages if data.source == "soundscapes" else read_manifest(data.source).languages
-
-
 def with_languages(experiment: Experiment) -> Experiment:
     """The experiment with all languages of its data set if none are set.
 
@@ -31,7 +25,9 @@ def with_languages(experiment: Experiment) -> Experiment:
     if isinstance(text, TextVectors) and text.data is None:
         require_vectors(data.source, "model.text")
         text = replace(text, data=data.source)
-    data = data if data.languages else replace(data, languages=available_languages(experiment))
+    if not data.languages:
+        source = data.soundscapes if data.source == "soundscapes" else read_manifest(data.source)
+        data = replace(data, languages=source.languages)
     return replace(experiment, model=replace(experiment.model, audio=audio, text=text), data=data)
 
 

@@ -218,7 +218,6 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
         )
         check_finite(f"gradient norm at epoch {batch.epoch}, step {batch.step}", norm, batch.clip_ids, group)
         if place.is_last:
-            state.before_update()
             state.optimizer.step()
             state.scheduler.step()
             retriever.learned.after_step()

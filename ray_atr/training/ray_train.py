@@ -10,6 +10,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,14 +253,13 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
     experiment = encode.experiment
     settings, scaling = knowledge.snapshot_settings(experiment.seed), experiment.scaling
     labels = parse_labels("scaling.encoder_labels", scaling.encoder_labels)
-    cpus, gpus, encodes_itself = scaling.cpus_per_encoder, scaling.gpus_per_encoder, scaling.encoders == 0
-    if not encodes_itself:
-        encode.processes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
-    own_cpus, own_gpus = (cpus, gpus) if encodes_itself else (0.0, 0.0)
-    place = actor.ActorPlace(own_cpus, own_gpus, clients=group.size, labels=labels)
+    cpus, gpus = scaling.cpus_per_encoder, scaling.gpus_per_encoder
+    takes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
+    if scaling.encoders:
+        encode.processes, takes = takes, replace(actor.ENCODES_FOR_FREE, labels=labels)
     part = part_of_worker(group.rank, group.size, base_shards(experiment, encode, group))
     if group.rank == part.workers(group.size).start:
-        refresher = actor.start_knowledge_base(name, encode, settings, folder, place, part)
+        refresher = actor.start_knowledge_base(name, encode, settings, folder, part, takes=takes, clients=group.size)
     else:
         refresher = actor.ActorRefresher(name, part)
     group.barrier()

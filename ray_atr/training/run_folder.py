@@ -28,6 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from ray_atr.common import storage
 from ray_atr.common.atomic import remove_leftovers_among
 from ray_atr.common.digests import first_cut_short
@@ -78,13 +80,11 @@ class RaceEvidence:
     @classmethod
     def read(cls, content: Any, path: str) -> RaceEvidence:
         """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
-        numbers = [entry.name for entry in fields(cls) if entry.name != "rival"]
-        has_rival = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
-        if not has_rival or not all(type(content.get(name)) in (int, float) for name in numbers):
-            raise refuse(
-                path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
-            )
-        return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
+        try:
+            return TypeAdapter(cls).validate_python(content)
+        except ValidationError:
+            names = ", ".join(entry.name for entry in fields(cls))
+            raise refuse(path, content, f"the evidence by which a race dropped a point: {names}") from None
 
 
 LONGEST_NAME = 60

@@ -50,7 +50,6 @@ class OtherRun:
 
     def __init__(self, folder: str, retriever: Retriever, steps_per_epoch: int) -> None:
         """Raises ValueError if there are none, or if they are of another model or of epochs of another length."""
-        check_other_run(folder)
         with on_this_node(_trial(folder)) as (local, sync):
             if sync is not None:
                 sync.fetch(f"{TRAJECTORY}/")

@@ -23,9 +23,10 @@ from ray.exceptions import ObjectLostError
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from ray_atr.common.jobs import Resources
 from ray_atr.common.runtime import NAMESPACE
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base.actor import ActorPlace, ActorRefresher, start_knowledge_base
+from ray_atr.training.knowledge_base.actor import ActorRefresher, start_knowledge_base
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
 from tests.support import encoders
 from tests.support.encoders import SPEC, Turn, weights
@@ -45,12 +46,12 @@ class Worker:
 
     def ready(self) -> None: ...
 
-    def start_a_base(self, start: Callable[..., ActorRefresher], *given: Any) -> str:
+    def start_a_base(self, start: Callable[..., ActorRefresher], *given: Any, **options: Any) -> str:
         """Start a base where the label says; whether it has the version, once it answers.
 
         What it starts is given, or the other worker would import it too, and with it torch.
         """
-        return str(start("labelled", *given).wait(1, 0.0).state)
+        return str(start("labelled", *given, **options).wait(1, 0.0).state)
 
 
 def main(folder: Path) -> None:
@@ -67,7 +68,7 @@ def main(folder: Path) -> None:
     gate = folder / "go"
     gate.touch()
     refresher = start_knowledge_base(
-        "killed", Turn(gate=str(gate)), SnapshotSettings(prototypes=5), folder / "base", ActorPlace(num_cpus=1)
+        "killed", Turn(gate=str(gate)), SnapshotSettings(prototypes=5), folder / "base", takes=Resources(cpus=1)
     )
     client = SnapshotClient(refresher, SPEC, 2, poll_seconds=0.5)
     client.refresh(0, weights(0), lag=0)
@@ -118,8 +119,9 @@ def is_sent_away(worker: Any) -> None:
     group = placement_group([{"CPU": 1, "node:__internal_head__": 0.001}])
     inside = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
     starter = worker.options(scheduling_strategy=inside).remote()
-    given = (start_knowledge_base, Turn(), SnapshotSettings(), Path("unused"), ActorPlace(labels=BASE))
-    assert ray.get(starter.start_a_base.remote(*given), timeout=60) == "unknown"
+    given = (start_knowledge_base, Turn(), SnapshotSettings(), Path("unused"))
+    takes = Resources(cpus=0.0, labels=BASE)
+    assert ray.get(starter.start_a_base.remote(*given, takes=takes), timeout=60) == "unknown"
     ray.kill(starter)
     ray.util.remove_placement_group(group)
 

@@ -23,7 +23,6 @@ from ray_atr.data.features import open_features
 from ray_atr.data.shards import write_clips
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, SnapshotSettings
-from ray_atr.training import checkpoint
 from ray_atr.training.base_encoding import MakeRefresher, SourceEncoder
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import load_checkpoint
@@ -131,7 +130,7 @@ def test_with_every_part_off_a_whole_run_is_the_plain_one_bit_for_bit(home: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 2])
 def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int
+    home: Path, tmp_path: Path, lag: int
 ) -> None:
     # Batch norms that train: their statistics change in the forward pass that follows a refresh, before any weight does.
     batch_norms = {"model.audio": "resnet38", "model.audio.width_divisor": 16, "model.audio.trains_batch_norms": True}
@@ -139,12 +138,6 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
     with short_resnets():
         _, quick = run(home, tmp_path / "quick", **late)
 
-    def copied_late(weights: Any) -> dict[str, torch.Tensor]:
-        time.sleep(0.1)
-        return copied(weights)
-
-    copied = checkpoint.copied
-    monkeypatch.setattr(checkpoint, "copied", copied_late)
     with short_resnets():
         _, slow = run(home, tmp_path / "slow", disturbed_by(partial(time.sleep, 0.1)), **late)
     assert equal(quick, slow)

@@ -14,7 +14,7 @@ from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.languages import available_languages, check_languages, with_languages
+from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.ray_train import run_trial
 from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.plan import Import, import_data_set
@@ -63,7 +63,7 @@ def test_a_set_in_any_language_is_imported_checked_trained_and_evaluated(
     data = import_tones(tmp_path, languages)
     assert check_data_set(str(data)).is_fit
     experiment = of(data, objective__scheme=scheme, train__epochs=1)
-    assert available_languages(experiment) == codes
+    assert with_languages(experiment).data.languages == codes
     check_experiment(experiment)
     reports: list[dict[str, object]] = []
     run_trial(experiment, tmp_path / "trial", tmp_path / "home", [], reports.append)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
+from ray_atr.common.jobs import Resources
 from ray_atr.common.runtime import NAMESPACE, here_if_there_is_room
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
@@ -36,6 +36,9 @@ from ray_atr.training.knowledge_base.snapshot import (
     versions_in,
     versions_of_part,
 )
+
+ENCODES_FOR_FREE = Resources(cpus=0.0)
+"""An actor that shares the CPUs of its node."""
 
 
 class ShardActor(BaseShard):
@@ -189,47 +192,38 @@ def _actor_of(run: str, part: BasePart) -> Any:
     return ray.get_actor(_name(run, part), namespace=NAMESPACE)
 
 
-@dataclass(frozen=True)
-class ActorPlace:
-    """Where an actor of a base runs, and its resources."""
-
-    num_cpus: float = 0.0
-    """CPUs of its encoding; 0: it shares those of its node."""
-    num_gpus: float = 0.0
-    clients: int = 1
-    """Workers that may wait for a version at the same time."""
-    labels: Mapping[str, str] | None = None
-    """Labels of the node that it runs on; None: the node of the process that starts it, if there is room."""
-
-
 def start_knowledge_base(
     run: str,
     encoder: EncodePart,
     settings: SnapshotSettings,
     folder: Path,
-    place: ActorPlace | None = None,
     part: BasePart = WHOLE,
+    *,
+    takes: Resources = ENCODES_FOR_FREE,
+    clients: int = 1,
 ) -> ActorRefresher:
     """Start a run's base, or a part of it; called where it is searched. An earlier one of the same run is ended first.
 
+    takes      resources of its encoding; its node has the labels, or, without labels, is this one if there is room.
+    clients    workers that may wait for a version at the same time.
+
     It ends with the process that started it. Use the result once all parts have been started.
     """
-    place = place or ActorPlace()
     _end_earlier(_name(run, part))
     # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
-    placed: dict[str, Any] = {"scheduling_strategy": here_if_there_is_room(place.num_cpus, place.num_gpus)}
-    if place.labels:
+    placed: dict[str, Any] = {"scheduling_strategy": here_if_there_is_room(takes.cpus, takes.gpus)}
+    if takes.labels:
         # By default Ray looks for the labels within the placement group of the worker, which has no such node.
-        placed = {"label_selector": dict(place.labels), "scheduling_strategy": "DEFAULT"}
+        placed = {"label_selector": dict(takes.labels), "scheduling_strategy": "DEFAULT"}
     kind: Any = ray.remote(ShardActor if part.number else LeadingActor)
     options = kind.options(
         name=_name(run, part),
         namespace=NAMESPACE,
-        num_cpus=place.num_cpus,
-        num_gpus=place.num_gpus,
+        num_cpus=takes.cpus,
+        num_gpus=takes.gpus,
         max_restarts=-1,
         max_task_retries=-1,
-        max_concurrency=place.clients + 4,
+        max_concurrency=clients + 4,
         **placed,
     )
     arguments = (encoder, settings, folder, part) if part.number else (encoder, settings, folder, part, run)

@@ -51,21 +51,6 @@ def joined_samples(parts: Sequence[Sampled]) -> Sampled:
     return Sampled(np.concatenate([part.indices for part in parts]), np.concatenate([part.rows for part in parts]))
 
 
-class Agreed(NamedTuple):
-    """What the parts of a version have in common.
-
-    numbers     [C] by modality and language: the prototype of each centroid.
-    audio, text the prototypes and which of them have any entries, as `prototypes` returns them.
-    """
-
-    version: int
-    step: int
-    centroids: Centroids
-    numbers: list[NDArray[np.int32]]
-    audio: tuple[NDArray[np.float32], NDArray[np.bool_]]
-    text: list[tuple[NDArray[np.float32], NDArray[np.bool_]]]
-
-
 def build(
     entries: Entries, settings: SnapshotSettings, *, version: int = 1, step: int = 0, previous: Snapshot | None = None
 ) -> Snapshot:
@@ -119,7 +104,7 @@ def build_parts(
         for centroid in centroids
     ]
     texts = np.stack(padded[1:]) if is_separate else np.zeros((0, *padded[0].shape), dtype=np.float32)
-    return each("finish", Agreed(version, step, Centroids(padded[0], texts), numbers, pooled[0], pooled[1:]))
+    return each("finish", version, step, Centroids(padded[0], texts), numbers[0], pooled)
 
 
 class PartBuilder:
@@ -190,30 +175,42 @@ class PartBuilder:
         tables = zip((self.audio, *self.text), self.numbers, map(len, centroids), strict=True)
         return [pool(*table, self.settings.pooling) for table in tables]
 
-    def finish(self, agreed: Agreed) -> Snapshot:
-        """The snapshot of this part."""
+    def finish(
+        self,
+        version: int,
+        step: int,
+        centroids: Centroids,
+        numbers: NDArray[np.int32],
+        pooled: list[tuple[NDArray[np.float32], NDArray[np.bool_]]],
+    ) -> Snapshot:
+        """The snapshot of this part.
+
+        `numbers` [C] are the prototypes of the audio's centroids. `pooled` are the prototypes of the audio, then of each
+        language, as `prototypes` returns them.
+        """
         kind = self.settings.index
         if kind == "auto":
             kind = "exact" if self.settings.exact_up_to >= self.count() else "ivf"
         if not self.part.is_whole and kind not in SEARCHED_IN_PARTS:
             raise refuse("objective.knowledge.index", kind, f"{', '.join(SEARCHED_IN_PARTS)} for a base in parts")
-        dtype, numbers, seed = np.dtype(self.settings.storage), agreed.numbers[0], self.settings.seed
+        dtype, seed = np.dtype(self.settings.storage), self.settings.seed
+        (coarse_audio, has_audio), *texts = pooled
         return Snapshot(
-            version=agreed.version,
-            step=agreed.step,
+            version=version,
+            step=step,
             ids=self.names.ids,
             groups=self.names.groups,
             audio=self.audio.astype(dtype, copy=False),
             text=self.text.astype(dtype, copy=False),
             text_mask=self.names.text_mask,
-            coarse_audio=agreed.audio[0].astype(dtype, copy=False),
-            coarse_audio_mask=agreed.audio[1],
-            coarse_text=np.stack([vectors for vectors, _ in agreed.text]).astype(dtype, copy=False),
-            coarse_mask=np.stack([present for _, present in agreed.text]),
+            coarse_audio=coarse_audio.astype(dtype, copy=False),
+            coarse_audio_mask=has_audio,
+            coarse_text=np.stack([vectors for vectors, _ in texts]).astype(dtype, copy=False),
+            coarse_mask=np.stack([present for _, present in texts]),
             # The appended -1 is for entries without a cluster, whose number is -1.
             cluster=np.append(numbers, np.int32(-1))[self.numbers[0]],
-            centroids=agreed.centroids.audio,
-            text_centroids=agreed.centroids.text,
+            centroids=centroids.audio,
+            text_centroids=centroids.text,
             audio_index=_index(self.audio, kind, seed),
             # Without missing texts: as rows of zeros they would be found before all that a query is unlike.
             text_index=tuple(

@@ -25,7 +25,6 @@ class EqualRows:
         is_first = np.diff(keys[order], prepend=~keys[order[:1]]) != 0
         sizes = np.diff(np.flatnonzero(is_first), append=len(keys))
         self.any_equal = bool((sizes > 1).any())
-        """Whether any two rows are equal."""
         if not self.any_equal:
             return
         # The numbers of these rows, group by group and in order; where each group begins, and its number of rows.
@@ -46,6 +45,8 @@ class EqualRows:
         `positions` [B, k] are k best rows, best first, with their `scores` [B, k]; of equal rows, any may be among them. They
         contain every row that is better than the last one, and so a row of every group among the k best.
         """
+        if not self.any_equal:
+            return scores, positions
         place_in_sorted = torch.searchsorted(self.sorted, positions.int()).clamp(max=len(self.sorted) - 1)
         # A row without an equal is a group of its own, of a number that no other group has.
         G = len(self.sizes)

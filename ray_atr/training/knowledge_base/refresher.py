@@ -251,7 +251,7 @@ class SnapshotClient:
     def refresh(self, step: int, payload: Any, lag: int | None = None) -> int:
         """Publish a new version, which every worker switches to `lag` steps later (None: `self.lag`). Returns at once.
 
-        payload  what `Refresher.publish` takes, or a Future of it: weights that are still being copied.
+        payload  what `Refresher.publish` takes.
         """
         version, lag = self.next_version, self.lag if lag is None else lag
         self.next_version += 1
@@ -268,7 +268,7 @@ class SnapshotClient:
         The version that was searched when it was published is still needed: a run that is resumed searches it, or a later one.
         """
         payload, needed = self._sent[version]
-        self.refresher.publish(payload.result() if isinstance(payload, Future) else payload, version, step, needed)
+        self.refresher.publish(payload, version, step, needed)
 
     def before_step(self, step: int) -> None:
         """Switch to the newest version that is due. Waits for it if it is not ready, which `timing.stall` counts."""

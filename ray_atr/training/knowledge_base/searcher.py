@@ -180,10 +180,8 @@ class SearchableRows:
         an approximate index finds). FAISS and torch order equal scores each in its own way: so one more result is searched, and
         more if the last ones are equal.
         """
-        scores, positions = self._best_first(queries, k) if self.is_exact else self._top_k(queries, k)
-        if self.equal is None or not self.equal.any_equal:
-            return scores, positions
-        return self.equal.in_order(scores, positions)
+        found = self._best_first(queries, k) if self.is_exact else self._top_k(queries, k)
+        return found if self.equal is None else self.equal.in_order(*found)
 
     def _best_first(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         N = len(self.rows)

@@ -63,7 +63,7 @@ class Exchange:
 
     def numbers(self, *own: int) -> list[list[int]]:
         """Every worker's numbers."""
-        return self._gathered(torch.tensor([own]), [1] * self.size).tolist()
+        return self.gathered(torch.tensor([own]), [1] * self.size).tolist()
 
     def swapped(self, own: Tensor, to: dict[int, int], by: dict[int, int]) -> Tensor:
         """Send rows of `own` [n, ...], `to` (number of rows by rank), and return those received, `by` (the same)."""
@@ -77,11 +77,8 @@ class Exchange:
 
     def gathered(self, own: Tensor, lengths: Sequence[int]) -> Tensor:
         """The workers' rows concatenated in rank order; `lengths` are their numbers of rows."""
-        return self._gathered(own, lengths).to(own.device)
-
-    def _gathered(self, own: Tensor, lengths: Sequence[int]) -> Tensor:
         device = torch.device("cpu") if self.is_on_cpu else torch.device("cuda") if own.is_cpu else own.device
-        return stacked(own.to(device), lengths)
+        return stacked(own.to(device), lengths).to(own.device)
 
 
 class ShardedRows:
@@ -122,8 +119,7 @@ class ShardedRows:
         of_parts = (exchange.swapped(torch.cat(every), back, own) for every in (scores, positions))
         shape = (len(searchers), len(queries), k)
         all_scores, all_positions = (values.view(shape).transpose(0, 1).flatten(1) for values in of_parts)
-        best = best_first(all_scores, all_positions, k)
-        return self.equal.in_order(*best) if self.equal.any_equal else best
+        return self.equal.in_order(*best_first(all_scores, all_positions, k))
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions in the base), both [B, k], among the own rows; -inf where there are fewer than k."""
