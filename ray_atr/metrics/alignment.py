@@ -11,7 +11,7 @@ import torch
 from ray_atr.common.ranking import RELEVANCE
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.metrics.ranks import count_ranks_of_matrix
-from ray_atr.metrics.relevance import Relevance, as_relevance, relevance_by_clip, relevance_by_label
+from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval, score
 
 
@@ -84,21 +84,16 @@ def align_captions(
 def ranked_by(similarity: torch.Tensor, captions: AlignedCaptions, language: str) -> Retrieval:
     """The scores of every query, from similarities [P, N] of a language's existing captions with the clips."""
     rows = np.flatnonzero(captions.present[language])
-    relevance = as_relevance(captions.relevance, len(captions), similarity.shape[1]).of_texts(torch.from_numpy(rows))
+    relevance = captions.relevance.of_texts(torch.from_numpy(rows))
     return score(count_ranks_of_matrix(similarity, relevance), relevance, rows)
 
 
 def is_class_captioned(captions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> bool:
     """Whether each of N clips has one label and one caption, and all clips of a label, and no others, have the same caption."""
-    class_of: dict[str, tuple[str, ...]] = {}
-    for texts, own_labels in zip(captions, labels, strict=True):
-        if (
-            len(texts) != 1
-            or len(own_labels) != 1
-            or class_of.setdefault(texts[0], tuple(own_labels)) != tuple(own_labels)
-        ):
-            return False
-    return len(class_of) < len(captions) and len(class_of) == len(set(class_of.values()))
+    if any(len(texts) != 1 or len(own) != 1 for texts, own in zip(captions, labels, strict=True)):
+        return False
+    pairs = {(text, label) for (text,), (label,) in zip(captions, labels, strict=True)}
+    return len({text for text, _ in pairs}) == len({label for _, label in pairs}) == len(pairs) < len(captions)
 
 
 def _by_label(
@@ -107,24 +102,17 @@ def _by_label(
     """Merge captions that are equal in the first language that has them; they are relevant to every clip with one of their
     clips' labels.
     """
-    number_of: dict[tuple[str, str], int] = {}
-    merged: dict[str, list[str]] = {language: [] for language in sentences}
-    labels_of: list[set[str]] = []
-    for m, clip in enumerate(clip_of_caption):
+    rows_of: dict[tuple[str, str], list[int]] = {}
+    for m in range(len(clip_of_caption)):
         captions = ((language, texts[m]) for language, texts in sentences.items() if texts[m].strip())
-        number = number_of.setdefault(next(captions, ("", "")), len(labels_of))
-        if number == len(labels_of):
-            labels_of.append(set())
-            for texts in merged.values():
-                texts.append("")
-        labels_of[number].update(labels[clip])
-        for language, texts in merged.items():
-            texts[number] = texts[number] or sentences[language][m]
-    labelled = [number for number, labels in enumerate(labels_of) if labels]
-    return _checked(
-        {language: [texts[number] for number in labelled] for language, texts in merged.items()},
-        relevance_by_label([labels_of[number] for number in labelled], labels),
-    )
+        rows_of.setdefault(next(captions, ("", "")), []).append(m)
+    labels_of = [{label for m in rows for label in labels[clip_of_caption[m]]} for rows in rows_of.values()]
+    labelled = [rows for rows, of_rows in zip(rows_of.values(), labels_of, strict=True) if of_rows]
+    merged = {
+        language: [next(filter(None, (texts[m] for m in rows)), "") for rows in labelled]
+        for language, texts in sentences.items()
+    }
+    return _checked(merged, relevance_by_label([*filter(None, labels_of)], labels))
 
 
 def _checked(sentences: dict[str, list[str]], relevance: Relevance) -> AlignedCaptions:

@@ -100,7 +100,7 @@ def bootstrap_runs(
     >>> round(one.value, 3), one.low < one.value < one.high
     (0.778, True)
     """
-    _check(runs, "runs", draws, level)
+    _check(runs, draws, level)
     value, drawn = _of_runs(runs, trained, draws, seed)
     result = {}
     for name, of_runs in value.items():
@@ -146,7 +146,7 @@ def compare_runs(
     if not (first and second):
         raise refuse("second" if first else "first", "none", "one or more runs' samples")
     runs = in_shared_tasks([*first, *second])
-    _check(runs, "second", draws, level)
+    _check(runs, draws, level)
     first, second = runs[: len(first)], runs[len(first) :]
     a, drawn_a = _of_runs(first, trained, draws, seed)
     b, drawn_b = _of_runs(second, trained, draws, seed)
@@ -311,14 +311,12 @@ def _num_units(groups: Sequence[np.ndarray]) -> int:
     return max(int(group.max()) for group in groups) + 1
 
 
-def _weights(
-    groups: Sequence[np.ndarray], draws: int, seed: int, *, numbers_at_once: int = WEIGHTS_AT_ONCE
-) -> Iterator[np.ndarray]:
+def _weights(groups: Sequence[np.ndarray], draws: int, seed: int) -> Iterator[np.ndarray]:
     """How often each unit is drawn, [some draws, units]: of n units of a kind, n are drawn with replacement."""
     # One generator for each kind, so that the draws do not depend on how many are made at once.
     generators = [np.random.default_rng([seed, kind]) for kind in range(len(groups))]
     num_units = _num_units(groups)
-    at_once = max(1, numbers_at_once // num_units)
+    at_once = max(1, WEIGHTS_AT_ONCE // num_units)
     for start in range(0, draws, at_once):
         weight = np.zeros((min(at_once, draws - start), num_units))
         for units, generator in zip(groups, generators, strict=True):
@@ -326,12 +324,12 @@ def _weights(
         yield weight
 
 
-def _check(runs: Sequence[Samples], path: str, draws: int, level: float) -> None:
+def _check(runs: Sequence[Samples], draws: int, level: float) -> None:
     if draws < 1:
         raise refuse("draws", draws, "[1, inf)")
     if not 0 < level < 1:
         raise refuse("level", level, "(0, 1)")
     if not runs:
-        raise refuse(path, "none", "one or more runs' samples")
+        raise refuse("runs", "none", "one or more runs' samples")
     for other in runs[1:]:
         check_same_queries(runs[0], other)

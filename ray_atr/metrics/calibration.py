@@ -197,7 +197,6 @@ def fit_calibration(
     vectors: Mapping[str, ArrayLike] | None = None,
     prior: float | None = None,
     false_nothing: float = FALSE_SHARE,
-    seed: int = 0,
     fitted_on: Mapping[str, str] | None = None,
 ) -> Calibration:
     """The calibration from scores [M, N] of each language's texts and clips, and which of them match.
@@ -214,7 +213,7 @@ def fit_calibration(
         raise refuse("prior", prior, "a share above 0 and below 1")
     if not 0 < false_nothing < 1:
         raise refuse("false_nothing", false_nothing, "a share above 0 and below 1")
-    random, matrices = np.random.default_rng(seed), {code: np.asarray(given) for code, given in scores.items()}
+    random, matrices = np.random.default_rng(0), {code: np.asarray(given) for code, given in scores.items()}
     parts = {code: _split(code, matrix, relevance[code], random) for code, matrix in matrices.items()}
     answers = {code: best_answers(matrix, relevance[code]) for code, matrix in matrices.items()}
     matching, others = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
@@ -225,8 +224,8 @@ def fit_calibration(
     languages = {
         code: LanguageScores(matrix, relevance[code].matrix, own_vectors[code]) for code, matrix in matrices.items()
     }
-    levels = fit_levels(languages, seed)
-    rules, rule = fit_rules(languages, levels, false_nothing, seed)
+    levels = fit_levels(languages)
+    rules, rule = fit_rules(languages, levels, false_nothing)
     fitted = {
         code: _fit(*part, *answers[code], prior or shares[code], texts[code], rules[code])
         for code, part in parts.items()

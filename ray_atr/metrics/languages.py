@@ -13,7 +13,7 @@ from ray_atr.common.settings import nearest, refuse
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
 from ray_atr.metrics.ranking import LearnedMetric
-from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
+from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_matrix, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan
 
 CHUNK = 8192
@@ -134,15 +134,13 @@ def language_metrics(
     return result
 
 
-def rank_variance_by_language(ranks: Array) -> np.ndarray:
+def rank_variance_by_language(ranks: np.ndarray) -> np.ndarray:
     """The part of each language k in the mean rank variance, [K]: mean over queries i of (rank_ik - mean_k rank_ik)^2.
 
     `ranks` [N, K] may count from 0 or from 1; the mean over k is that of Yin et al. 2025, Eq. 16.
     """
-    values = as_floats("ranks", ranks).double()
-    if values.ndim != 2 or 0 in values.shape:
-        raise refuse("ranks.shape", tuple(values.shape), "[N queries, K languages]")
-    return (values - values.mean(1, keepdim=True)).square().mean(0).cpu().numpy()
+    values = torch.from_numpy(ranks).double()
+    return (values - values.mean(1, keepdim=True)).square().mean(0).numpy()
 
 
 def ranks_by_language(retrievals: Mapping[str, Retrieval]) -> tuple[np.ndarray, np.ndarray]:

@@ -100,8 +100,8 @@ class LanguageScores:
         return LanguageScores(self.scores[:, clips], self.match[:, clips], self.vectors)
 
 
-def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0, *, most_texts: int = MOST_TEXTS) -> Levels | None:
-    """The levels of the texts of all languages, or of `most_texts` drawn from them if there are more; None without vectors."""
+def fit_levels(scores: Mapping[str, LanguageScores]) -> Levels | None:
+    """The levels of the texts of all languages, or of MOST_TEXTS drawn from them if there are more; None without vectors."""
     vectors, levels = [], []
     for of_language in scores.values():
         if of_language.vectors is None:
@@ -111,13 +111,13 @@ def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0, *, most_text
         levels.append((best.present + best.absent) / 2)
     rows = np.concatenate(vectors).astype(np.float16).astype(np.float32)
     chosen = np.arange(len(rows))
-    if len(rows) > most_texts:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(rows), most_texts, replace=False))
+    if len(rows) > MOST_TEXTS:
+        chosen = np.sort(np.random.default_rng(0).choice(len(rows), MOST_TEXTS, replace=False))
     return Levels(rows[chosen], np.concatenate(levels, axis=1)[:, chosen])
 
 
 def fit_rules(
-    scores: Mapping[str, LanguageScores], levels: Levels | None, false_share: float = FALSE_SHARE, seed: int = 0
+    scores: Mapping[str, LanguageScores], levels: Levels | None, false_share: float
 ) -> tuple[dict[str, Rule], Rule]:
     """The rule of each language, and that over all of them: in expectation, at most a share `false_share` of the texts with
     matching clips finds nothing.
@@ -128,11 +128,11 @@ def fit_rules(
     decisions do not differ if a model is nearly perfect on the pairs of the fit.
     """
     N = next(iter(scores.values())).scores.shape[1]
-    order = np.random.default_rng(seed).permutation(N)
+    order = np.random.default_rng(0).permutation(N)
     halves = order[::2], order[1::2]
     deviations: dict[str, list[Floats]] = {code: [] for code in scores}
     for fitted, held_out in (halves, halves[::-1]):
-        levels_of_others = fit_levels({code: part.of_clips(fitted) for code, part in scores.items()}, seed)
+        levels_of_others = fit_levels({code: part.of_clips(fitted) for code, part in scores.items()})
         for code, part in scores.items():
             present = _excess(part.of_clips(held_out), levels_of_others).present
             if present.shape[1]:

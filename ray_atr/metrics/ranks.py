@@ -50,22 +50,19 @@ def count_ranks(
     *,
     is_cosine: bool = True,
     device: torch.device | str | None = None,
-    block_side: int | None = None,
 ) -> BothRanks:
     """Ranks of the relevant pairs among all candidates by cosine, in both directions from one pass over the scores.
 
     `text` [M, D] and `audio` [N, D] need not be unit rows; a zero row has cosine 0 with everything. With `is_cosine` False
     rows are not normalised, and ranked by inner product. They are copied to `device` (default: that of `audio`) block by block.
-    The pass also needs a few blocks of `block_side`^2 scores, and some hundred bytes for each row or pair. ValueError for a row
+    The pass also needs a few blocks of scores, and some hundred bytes for each row or pair. ValueError for a row
     that is not finite.
     """
     audio_matrix = as_matrix("audio", audio)
     text_matrix = as_matrix("text", text, audio_matrix.shape[1])
     relevance = as_relevance(relevance, len(text_matrix), len(audio_matrix))
     device = torch.device(device) if device is not None else audio_matrix.device
-    side = block_side or (BLOCK_SIDE_CPU if device.type == "cpu" else BLOCK_SIDE_GPU)
-    if side < 1:
-        raise refuse("block_side", block_side, "[1, inf)")
+    side = BLOCK_SIDE_CPU if device.type == "cpu" else BLOCK_SIDE_GPU
     texts = _Rows("text", text_matrix, device, is_unit=is_cosine)
     clips = _Rows("audio", audio_matrix, device, is_unit=is_cosine)
     pairs = zip(relevance.text.split(side), relevance.clip.split(side), strict=True)

@@ -73,6 +73,7 @@ class Objective(Settings):
         """
         if self.knowledge.needs_retrieval and retrieved is None:
             raise refuse("retrieved", None, f"the neighbours that objective.knowledge={self.knowledge.name} needs")
+        self.knowledge.check_pair(self.pair)
         learned = learned.to(embeddings.audio.dtype)
         # A loop of one's own may call it within autocast, which would round every similarity to half precision.
         with torch.autocast(embeddings.audio.device.type, enabled=False):

@@ -102,11 +102,6 @@ def _varies(*paths: str) -> Callable[[Runs], bool]:
     return lambda runs: any(path in runs.varied for path in paths)
 
 
-def _has_two(path: str) -> Callable[[Runs], bool]:
-    """Whether runs have at least two values of a setting; a missing value does not count."""
-    return lambda runs: path in runs.varied and runs.finished[path].nunique() > 1
-
-
 def _compares_metrics(runs: Runs) -> bool:
     return METRIC in runs.varied or (_has("m_ltm")(runs) and _has("m_ltm_euclidean", "m_ltm_pot_euclidean")(runs))
 
@@ -145,7 +140,8 @@ LAYOUTS = (
     ),
     Layout(
         "Transport mass, English, R@1 of both directions averaged (as in Luong et al. 2024, Figure 2)",
-        _has_two(MASS),
+        # Two values or more: a missing one does not count.
+        lambda runs: _varies(MASS)(runs) and runs.finished[MASS].nunique() > 1,
         (Column(BOTH_DIRECTIONS, "mean", "R@1"), *ENGLISH),
     ),
     Layout(

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from ray_atr.common.override import as_typed, override
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import Location
 from ray_atr.common.table import Cell, Table
 from ray_atr.evaluation.report.aggregate import row_dicts
 from ray_atr.evaluation.report.evaluation_tables import in_words
+from ray_atr.evaluation.report.read import Runs
 from ray_atr.evaluation.report.style import DPI, RC
 from ray_atr.evaluation.report.sweep_page import Picture
 from ray_atr.evaluation.report.tables import read_scores
@@ -35,23 +35,20 @@ from ray_atr.training.experiment import NOT_DECIDING, Experiment
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder, hashes_of
 from ray_atr.training.validation import MEASURE
 
+SWEEP = "sweep_correspondence"
+"""Name of the runs whose reports have the reality check."""
 DRAWS, SEED_OF_DRAWS = 2000, 0
 LARGEST_SHARE, HALVINGS = 20.0, 12
 DETECTOR = {
-    "detector_auc": "area under the ROC curve",
-    "detector_calibration_error": "calibration error",
-    "clean_pairs_lost": "clean pairs lost at 5% wrong",
+    "detector_auc": ("detector: area", "area under the ROC curve"),
+    "detector_calibration_error": ("calibration error", "calibration error"),
+    "clean_pairs_lost": ("clean pairs lost", "clean pairs lost at 5% wrong"),
 }
-"""Measures of a detector where the wrong pairs are known, and their names in a figure."""
+"""Measures of a detector where the wrong pairs are known: the headings of their columns, and their names in a figure."""
 NAMES = ("noise", "kind", "method")
 SHARED, FROM_FLOOR, SHARE = "shared seeds", "against the floor", "share of the way"
 LAST_EPOCH = "last epoch (validation)"
 IN_PERCENT = ("test", LAST_EPOCH, FROM_FLOOR)
-HEADINGS = {
-    "detector_auc": "detector: area",
-    "detector_calibration_error": "calibration error",
-    "clean_pairs_lost": "clean pairs lost",
-}
 NAMED = 3
 """Number of differing settings that are named for a run that is left out."""
 COLUMNS = (
@@ -314,7 +311,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
     with rc_context(RC):
         figure = Figure(figsize=(4.2 * len(noises), 2.8 * len(DETECTOR)), layout="constrained")
         panels = figure.subplots(len(DETECTOR), len(noises), sharex=True, sharey="row", squeeze=False)
-        for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
+        for row, (name, (_, label)) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
                 curves = {method: values[name] for (method, *rest), values in detecting.items() if tuple(rest) == noise}
@@ -375,7 +372,7 @@ def page_table(frame: pd.DataFrame, measured: str, queries: int, left_out: Seque
         note += f" {warning}"
     if left_out:
         note += f" Left out: {'. '.join(left_out)}."
-    return Table("Reality check", note, [HEADINGS.get(name, name) for name in columns], blocks)
+    return Table("Reality check", note, [DETECTOR.get(name, (name, ""))[0] for name in columns], blocks)
 
 
 def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
@@ -396,29 +393,30 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
     return cells
 
 
-def write_reality_check(run_folders: Sequence[Location | str], folder: Path, *, figures: bool = True) -> Added:
-    """Write reality_check.csv and .md of run folders into a folder that exists; if wanted, reality_check.png, and
-    detector.png if a method detects.
+def reality_check(runs: Runs, folder: Path, figures: bool) -> Added:
+    """The section of runs called SWEEP: writes reality_check.csv and .md into a folder that exists; if wanted,
+    reality_check.png, and detector.png if a method detects.
 
     Run folders are read together, such as one for each noise; those with other settings than the first are left out, and
     the table's note names them. No table if no finished trial of a method kept its scores.
     """
-    runs = [RunFolder.open(run_folder) for run_folder in run_folders]
-    methods, left_out = read_trials(*runs)
+    if runs.infos[0]["name"] != SWEEP or runs.finished.empty:
+        return Added()
+    run_folders = [RunFolder.open(run_folder) for run_folder in runs.folders]
+    methods, left_out = read_trials(*run_folders)
     if not methods:
         # For example, the data set has no test split. The rest of the report does not need the scores.
         return Added(left_out=left_out)
-    chosen_by = Metric.parse(runs[0].experiment.evaluation.select_by)
+    chosen_by = Metric.parse(run_folders[0].experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
     frame = table(methods)
     frame.to_csv(folder / "reality_check.csv", index=False)
     shown = page_table(frame, measured, next(iter(methods.values())).hits.shape[1], left_out)
     (folder / "reality_check.md").write_text(shown.to_markdown(), encoding="utf-8")
-    if not figures:
-        return Added(tables=[shown], left_out=left_out)
-    bars = folder / "reality_check.png"
-    draw(methods, bars, measured)
-    pictures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
-    if (detector := draw_detector(methods, folder / "detector.png")) is not None:
-        pictures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
+    pictures = []
+    if figures:
+        draw(methods, bars := folder / "reality_check.png", measured)
+        pictures.append(Picture(bars, "Methods between keeping every pair and leaving the wrong ones out"))
+        if (detector := draw_detector(methods, folder / "detector.png")) is not None:
+            pictures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
     return Added(tables=[shown], pictures=pictures, left_out=left_out)

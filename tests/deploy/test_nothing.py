@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ray_atr.common.storage import read_json, write_json
+from ray_atr.metrics import nothing
 from ray_atr.metrics.calibration import CALIBRATION_FILE, Calibration, fit_calibration
 from ray_atr.metrics.nothing import NEAR, PRIOR, LanguageScores, Levels, evidence, fit_levels, means_of_best
 from ray_atr.metrics.relevance import Relevance
@@ -114,15 +115,16 @@ def test_levels_are_a_mean_of_near_texts_and_of_all() -> None:
     assert found[:, 1] == pytest.approx(np.full(3, 3.0))
 
 
-def test_of_many_texts_some_are_kept() -> None:
+def test_of_many_texts_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, relevance, vectors = leveled(0)
     languages = {code: LanguageScores(scores[code], relevance[code].matrix, vectors[code]) for code in scores}
-    levels = fit_levels(languages, most_texts=50)
+    every = fit_levels(languages)
+    assert every is not None
+    monkeypatch.setattr(nothing, "MOST_TEXTS", 50)
+    levels = fit_levels(languages)
     assert levels is not None
     assert levels.vectors.shape == (50, 32)
     # Each with its own levels.
-    every = fit_levels(languages)
-    assert every is not None
     rows = [int(np.flatnonzero((every.vectors == vector).all(axis=1))[0]) for vector in levels.vectors]
     assert rows == sorted(set(rows))
     np.testing.assert_array_equal(levels.levels, every.levels[:, rows])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, t
 
-from ray_atr.metrics import evaluate_languages, retrieve_languages
+from ray_atr.metrics import bootstrap, evaluate_languages, retrieve_languages
 from ray_atr.metrics.bootstrap import (
     _unit_groups,
     _weights,
@@ -114,14 +114,15 @@ def test_no_difference_is_not_distinguishable() -> None:
     assert false_alarms <= 5
 
 
-def test_the_seed_decides_the_draws_and_chunks_do_not() -> None:
+def test_the_seed_decides_the_draws_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     retrievals = retrieve_languages(*model(5, 1.5))
     first = bootstrapped(retrievals, draws=100, seed=3)
     assert bootstrapped(retrievals, draws=100, seed=3) == first
     assert bootstrapped(retrievals, draws=100, seed=4) != first
     groups = np.arange(30), np.arange(30, 35)
     (whole,) = _weights(groups, 100, 3)
-    chunks = list(_weights(groups, 100, 3, numbers_at_once=700))
+    monkeypatch.setattr(bootstrap, "WEIGHTS_AT_ONCE", 700)
+    chunks = list(_weights(groups, 100, 3))
     assert [len(chunk) for chunk in chunks] == [20] * 5
     np.testing.assert_array_equal(np.concatenate(chunks), whole)
 

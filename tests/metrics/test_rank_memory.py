@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ray_atr.metrics import ranks
 from ray_atr.metrics.ranks import count_ranks
 from ray_atr.metrics.relevance import relevance_by_clip
 
@@ -38,11 +39,12 @@ def collapsed(captions: int, clips: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("make", [spread, collapsed])
-def test_the_largest_tensor_is_a_block_whatever_the_sizes(make: Callable) -> None:
+def test_the_largest_tensor_is_a_block_whatever_the_sizes(monkeypatch: pytest.MonkeyPatch, make: Callable) -> None:
     captions, clips, side = 400, 256, 32
     text, audio = make(captions, clips)
+    monkeypatch.setattr(ranks, "BLOCK_SIDE_CPU", side)
     with Largest() as largest:
-        count_ranks(text, audio, relevance_by_clip(torch.arange(captions) % clips, captions, clips), block_side=side)
+        count_ranks(text, audio, relevance_by_clip(torch.arange(captions) % clips, captions, clips))
     indices_of_a_block = side * side * 2 * 8
     some_bytes_a_row = 64 * captions
     assert largest.bytes <= max(indices_of_a_block, some_bytes_a_row) < captions * clips * 4 / 8

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import label_ranking_average_precision_score
 
-from ray_atr.metrics import retrieval_metrics, retrieve
+from ray_atr.metrics import ranks, retrieval_metrics, retrieve
 from ray_atr.metrics.measures import is_recall_at_chance, measure
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.ranks import MANY_PAIRS, count_ranks, count_ranks_of_matrix, full_float32
@@ -88,7 +88,7 @@ def test_ties_equal_the_mean_over_all_orders(seed: int) -> None:
 
 @pytest.mark.parametrize("popular", [0, MANY_PAIRS])
 @pytest.mark.parametrize("block_side", [7, 64, 1000])
-def test_blocks_equal_the_full_float64_matrix(block_side: int, popular: int) -> None:
+def test_blocks_equal_the_full_float64_matrix(monkeypatch: pytest.MonkeyPatch, block_side: int, popular: int) -> None:
     """Also where a clip has so many captions that it is ranked by sorting their scores."""
     generator = torch.Generator().manual_seed(1)
     audio = torch.randn(53, 24, generator=generator)
@@ -97,7 +97,8 @@ def test_blocks_equal_the_full_float64_matrix(block_side: int, popular: int) -> 
     audio[7] = audio[30]  # clips that are the same recording
     captions[5:9] = 4 * captions[20]  # captions of the same direction, exactly so in binary
     relevance = relevance_by_clip(clip, len(clip), 53)
-    got = count_ranks(captions, audio, relevance, block_side=block_side)
+    monkeypatch.setattr(ranks, "BLOCK_SIDE_CPU", block_side)
+    got = count_ranks(captions, audio, relevance)
     a, t = unit(audio.double().numpy()), unit(captions.double().numpy())
     s = t @ a.T
     for p, (i, j) in enumerate(zip(relevance.text.tolist(), relevance.clip.tolist(), strict=True)):
@@ -110,7 +111,7 @@ def test_blocks_equal_the_full_float64_matrix(block_side: int, popular: int) -> 
 
 
 @pytest.mark.parametrize("popular", [0, MANY_PAIRS])
-def test_the_same_at_every_block_size_where_float32_cannot_tell(popular: int) -> None:
+def test_the_same_at_every_block_size_where_float32_cannot_tell(monkeypatch: pytest.MonkeyPatch, popular: int) -> None:
     # Candidates one unit in the last place apart: a float32 product orders them by its own rounding.
     generator = torch.Generator().manual_seed(3)
     centre = torch.randn(1, 96, generator=generator)
@@ -118,9 +119,10 @@ def test_the_same_at_every_block_size_where_float32_cannot_tell(popular: int) ->
     clip = torch.cat([torch.arange(40), torch.full((popular,), 7)])
     captions = centre + 1e-7 * torch.randn(len(clip), 96, generator=generator)
     relevance = relevance_by_clip(clip, len(clip), 60)
-    whole = count_ranks(captions, audio, relevance, block_side=100)
+    whole = count_ranks(captions, audio, relevance)
     for side in (11, 17, 59):
-        part = count_ranks(captions, audio, relevance, block_side=side)
+        monkeypatch.setattr(ranks, "BLOCK_SIDE_CPU", side)
+        part = count_ranks(captions, audio, relevance)
         assert all(torch.equal(a, b) for x, y in zip(whole, part, strict=True) for a, b in zip(x, y, strict=True))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from scipy.special import ndtr
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
+from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, clean_share
 from ray_atr.objectives.correspondence.clean_share import (
     FOLDS,
     MISPAIRS,
@@ -130,8 +132,10 @@ def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass() -> None:
     assert shares.for_languages(torch.tensor([0])).mass > 0.9
 
 
-def test_one_that_is_more_than_chance_goes_before_one_that_finds_more() -> None:
-    assert TrueShare(0.2, 0.1, is_certain=True).rank > TrueShare(0.2, 0.4, is_certain=False).rank
+def test_one_that_is_more_than_chance_goes_before_one_that_finds_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = [TrueShare(0.2, 0.4, is_certain=False), TrueShare(0.2, 0.1, is_certain=True)]
+    monkeypatch.setattr(clean_share, "_true_share", lambda estimate, *_: estimate)
+    assert true_share(found, seed=0) == found[1]._replace(reading=1)
 
 
 @pytest.mark.parametrize(

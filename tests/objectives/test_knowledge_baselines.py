@@ -280,5 +280,7 @@ def test_what_they_are_not_defined_for_is_refused():
     batch = Embeddings(audio=unit(B, D), text=unit(B, K, D))
     with pytest.raises(ValueError, match="contrastive"):
         Objective(pair=Triplet(), knowledge=Moco())(batch, retrieved=queue.keys(BATCH, unit(B, D), unit(B, K, D)))
+    with pytest.raises(ValueError, match="contrastive"):
+        Objective(pair=Triplet(), knowledge=Ance(in_batch=True))(batch, retrieved=Retrieved())
     with pytest.raises(ValueError, match="pool"):
         Ance(pool=3, negatives=4)

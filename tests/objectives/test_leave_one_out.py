@@ -47,9 +47,10 @@ def pairs_of(audio: Any, text: Any, given: Any) -> Pairs:
 def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds in loops, each clip with a ridge regression of its own."""
     monkeypatch.setattr(ridge, "STRENGTHS", (1.0,))
+    monkeypatch.setattr(left_out, "ROUNDS", 2)
     N, share = 48, 0.6
     audio, text, given, _ = noisy_set(N, 0.4)
-    found = leave_out(audio, text, np.arange(N), given, share=share, seed=0, rounds=2)
+    found = leave_out(audio, text, np.arange(N), given, share=share, seed=0)
     x = audio / np.linalg.norm(audio, axis=1, keepdims=True)
     strength = np.linalg.eigvalsh(np.cov(x.T, ddof=0) * N).mean()
     t = text - text.mean(axis=0)
@@ -125,10 +126,13 @@ def test_captions_of_one_clip_are_left_out_together() -> None:
     assert found.clean_probability[:300].tolist() == pytest.approx(once.clean_probability.tolist(), abs=0.05)
 
 
-def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_as_well() -> None:
+def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     audio, text, given, truth = noisy_set(600, 0.4)
-    few: dict[str, int] = {"most_fitted": 300, "most_competing": 10}
-    found = leave_out(audio, text, np.arange(600), given, share=0.6, seed=0, **few)
+    monkeypatch.setattr(left_out, "FITTED", 300)
+    monkeypatch.setattr(left_out, "BANK", 10)
+    found = leave_out(audio, text, np.arange(600), given, share=0.6, seed=0)
     assert np.isfinite(found.clean_probability).all()
     assert roc_auc_score(truth, found.clean_probability) > 0.93
 

@@ -2,8 +2,9 @@
 
 from ray_atr.common.settings import by_name
 from ray_atr.objectives.correspondence.consensus import Consensus
-from ray_atr.objectives.correspondence.correspondence import Correspondence, NoCorrespondence, Oracle
+from ray_atr.objectives.correspondence.correspondence import Correspondence, NoCorrespondence
 from ray_atr.objectives.correspondence.correspondence import Estimator as Estimator
+from ray_atr.objectives.correspondence.correspondence import Oracle as Oracle
 from ray_atr.objectives.correspondence.correspondence import TrainingPairs as TrainingPairs
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut
 from ray_atr.objectives.correspondence.neighbours import NeighbourAgreement

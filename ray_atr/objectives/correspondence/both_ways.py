@@ -81,8 +81,7 @@ class BothWays:
         audio, audio_out = self.audio[clips].astype(np.float64), self.audio[held_out].astype(np.float64)
         ridge = Ridge(audio)
         predicted, centre, scaled = left_out_captions(ridge, row, self.captions[fitted], self.captions)
-        others = mispairs(row, self.of_key[fitted], len(self.first), random)
-        p_value = left_out_p_values(predicted, scaled[fitted], row, others)
+        p_value = left_out_p_values(predicted, scaled[fitted], row, self.of_key[fitted], random)
         share = max(LEAST_SHARE, 1 - wrong_share(p_value).share)
         tau = likeliest(predicted, scaled[fitted], row, scaled[competing], log_prior, share)
         predicted /= tau
@@ -161,14 +160,13 @@ class Backwards(NamedTuple):
         return np.column_stack([expected, -np.einsum("nd,nd->n", expected @ self.precision, expected) / 2])
 
 
-def mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:
-    """At most MISPAIRS random pairs of a row and a caption that is not the row's own: the rows, and the captions' indices."""
+def left_out_p_values(
+    predicted: Floats, captions: Floats, row: Integers, key: Integers, random: np.random.Generator
+) -> Floats:
+    """The p-values of the `captions` [m, W] of the rows [m], against at most MISPAIRS random pairs of a row and a caption that
+    has another key [m] than the row's own.
+    """
     rows, others = random.choice(row, MISPAIRS), random.integers(0, len(row), MISPAIRS)
-    differs = ~np.isin(rows * keys + key[others], row * keys + key)
-    return rows[differs], others[differs]
-
-
-def left_out_p_values(predicted: Floats, captions: Floats, row: Integers, others: tuple[Integers, Integers]) -> Floats:
-    """The p-values of the `captions` [m, W] of the rows [m], against the mispairs `others` (`mispairs`)."""
-    mispaired = np.einsum("mw,mw->m", predicted[others[0]], captions[others[1]])
+    differs = ~np.isin(rows * (key.max() + 1) + key[others], row * (key.max() + 1) + key)
+    mispaired = np.einsum("mw,mw->m", predicted[rows[differs]], captions[others[differs]])
     return p_values(np.einsum("mw,mw->m", predicted[row], captions), mispaired)

@@ -58,11 +58,6 @@ class TrueShare(NamedTuple):
     is_certain: bool
     reading: int = 0
 
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """The larger, the more the reading finds."""
-        return self.is_certain, self.found_share
-
 
 class CleanShares:
     """A run's estimated shares of true pairs in K languages; the known `wrong_shares` [K] take their place if they are given."""
@@ -110,7 +105,7 @@ def true_share(readings: Sequence[Pairs], seed: int, known_share: float | None =
     estimates = (
         _true_share(pairs, seed, known_share)._replace(reading=reading) for reading, pairs in enumerate(readings)
     )
-    return max(estimates, key=lambda estimate: estimate.rank)
+    return max(estimates, key=lambda estimate: (estimate.is_certain, estimate.found_share))
 
 
 def _true_share(pairs: Pairs, seed: int, known_share: float | None) -> TrueShare:

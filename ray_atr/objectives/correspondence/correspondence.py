@@ -35,10 +35,9 @@ from ray_atr.objectives.pairs.pair_loss import LEAST_SAMPLE_WEIGHT
 
 @dataclass(frozen=True, kw_only=True)
 class Correspondence(Settings):
-    """A subclass sets `name` (its key in CORRESPONDENCES) and makes its estimator. `needs_truth`: only for injected noise."""
+    """A subclass sets `name` (its key in CORRESPONDENCES) and makes its estimator."""
 
     name: ClassVar[str]
-    needs_truth: ClassVar[bool] = False
     reads_embeddings: ClassVar[bool] = True
     """Whether it needs the embeddings of a batch."""
 
@@ -50,12 +49,6 @@ class Correspondence(Settings):
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         """The estimator of a run for these training pairs. ValueError if they lack what it needs."""
         raise NotImplementedError
-
-    def require_truth(self, has_truth: bool) -> None:
-        """ValueError if it needs to know which pairs are wrong and this is not known."""
-        if self.needs_truth and not has_truth:
-            allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
-            raise refuse("objective.correspondence", self.name, allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +149,7 @@ class Estimator:
                 if bool(b_u.isnan().any()) or bool(b_v.isnan().any()):
                     return comparison
                 return dataclasses.replace(comparison, sample_weight=1 - (b_u - b_v).abs().to(comparison.u.dtype))
-            chosen = slice(None) if comparison.rows is None else comparison.rows
+            chosen = comparison.row_numbers
             index = PairIndex(rows[chosen], slots[chosen], comparison.v_language)
             if self.clean_shares is not None:
                 comparison = dataclasses.replace(
@@ -279,12 +272,17 @@ class Oracle(Correspondence):
     """
 
     name: ClassVar[str] = "oracle"
-    needs_truth: ClassVar[bool] = True
     reads_embeddings: ClassVar[bool] = False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         self.require_truth(pairs.truth is not None)
         return _OracleEstimator(pairs, self)
+
+    def require_truth(self, is_known: bool) -> None:
+        """ValueError if it is not known which pairs are wrong."""
+        if not is_known:
+            allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
+            raise refuse("objective.correspondence", self.name, allowed)
 
 
 class _OracleEstimator(Estimator):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,15 +31,11 @@ def detection(clean_probability: Tensor, is_true: Tensor, score: Tensor | None =
 
 
 def probability_ranks(clean_probability: Tensor, score: Tensor | None) -> Tensor:
-    """The rank [n] of each pair by probability, then by score, float64; equals share one, a missing score (NaN) is the lowest."""
+    """A number [n] that orders the pairs by probability, then by score; equals share one, a missing score (NaN) is the lowest."""
     if score is None:
         return clean_probability
-    both = np.stack([score.double().flatten().cpu().nan_to_num(nan=-torch.inf).numpy(), clean_probability.numpy()])
-    order = np.lexsort(both)
-    is_next = (both[:, order[1:]] != both[:, order[:-1]]).any(axis=0)
-    rank = np.empty(len(order))
-    rank[order] = np.concatenate([[0], is_next.cumsum()])
-    return torch.from_numpy(rank)
+    levels = score.flatten().cpu().nan_to_num(nan=-torch.inf).unique(return_inverse=True)[1]
+    return clean_probability.unique(return_inverse=True)[1] * len(levels) + levels
 
 
 def area_under_curve(clean_probability: Tensor, is_true: Tensor) -> float:

@@ -74,23 +74,20 @@ def leave_out(
     *,
     share: float,
     seed: int,
-    rounds: int = ROUNDS,
-    most_fitted: int = FITTED,
-    most_competing: int = BANK,
 ) -> LeftOut:
     """Estimate M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
 
-    `share` is that of true pairs. At most `most_fitted` clips and `most_competing` captions are drawn, by the seed.
+    `share` is that of true pairs. At most FITTED clips and BANK captions are drawn, by the seed.
     """
     random = np.random.default_rng(seed)
     clips = np.unique(clip)
     keys, first, of_key, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     prior = counts / len(key)
     captions = main_directions(text.astype(np.float64), first, prior)
-    bank = np.sort(random.permutation(len(keys))[:most_competing])
+    bank = np.sort(random.permutation(len(keys))[:BANK])
     competing, log_prior = captions[first[bank]], np.log(prior[bank] / prior[bank].sum())
     clips_of_unit_norm = of_unit_norm(audio.astype(np.float64))
-    fitted = np.sort(random.permutation(clips)[:most_fitted])
+    fitted = np.sort(random.permutation(clips)[:FITTED])
     is_fitted = np.zeros(len(audio), dtype=bool)
     is_fitted[fitted] = True
     used = np.flatnonzero(is_fitted[clip])
@@ -100,7 +97,7 @@ def leave_out(
     pairs = Pairs(audio, text, clip, np.full(len(key), ""), key)
     right = max(LEAST_SHARE, share)
     targets = captions[used]
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         predicted, centre, scaled = left_out_captions(ridge, row, targets, captions)
         tau = likeliest(predicted, scaled[used], row, scaled[first[bank]], log_prior, right)
         totals, mean = competition(predicted / tau, scaled[first[bank]], log_prior, competing)
@@ -112,7 +109,7 @@ def leave_out(
     everything /= tau
     totals = log_totals(everything, scaled[first[bank]], log_prior)
     clean = clean_probability(everything, scaled, clip, totals, right)
-    doubted = np.sort(random.permutation(np.flatnonzero(clean < 0.5))[:most_fitted])
+    doubted = np.sort(random.permutation(np.flatnonzero(clean < 0.5))[:FITTED])
     return LeftOut(
         clean,
         everything,

@@ -132,13 +132,10 @@ def _posterior(
         fitted.append((share, log_density_weights(mean, max(second / share - mean**2, 0.0) + LEAST_VARIANCE)))
     (low_share, low_weights), (high_share, high_weights) = fitted
     difference = np.array([a - b for a, b in zip(low_weights, high_weights, strict=True)])
-    odds = low_share / high_share if share_of_low is None else _odds(share_of_low)
-    return np.asarray(expit(statistics @ difference + math.log(odds)))
-
-
-def _odds(share: float) -> float:
-    share = min(max(share, LEAST_SHARE), 1 - LEAST_SHARE)
-    return share / (1 - share)
+    if share_of_low is not None:
+        low_share = min(max(share_of_low, LEAST_SHARE), 1 - LEAST_SHARE)
+        high_share = 1 - low_share
+    return np.asarray(expit(statistics @ difference + math.log(low_share / high_share)))
 
 
 def _normal(mean: float, variance: float) -> Weights:

@@ -24,7 +24,6 @@ from ray_atr.objectives.knowledge.knowledge import (
     Retrieved,
     SearchSpec,
     Sides,
-    contrastive_temperature,
     info_nce,
     require_contrastive,
 )
@@ -79,7 +78,7 @@ class Ance(KnowledgeBaseObjective):
             extra_u = _or_opposite(of_v, comparison.v, sides.v.valid)
             terms = pair(dataclasses.replace(comparison, extra_v=extra_v, extra_u=extra_u), learned)
             return Terms(terms.loss, {**terms.scalars, **scalars})
-        tau = contrastive_temperature(pair, learned, self.name)
+        tau = learned.tau(pair.learns().temperature)
         for_rows, for_columns = comparison.targets, comparison.column_targets()
         row_losses = info_nce(comparison.u, comparison.v, of_u, tau, sides.u.valid, for_rows)
         column_losses = info_nce(comparison.v, comparison.u, of_v, tau, sides.v.valid, for_columns)

@@ -105,7 +105,6 @@ class Ask(KnowledgeBaseObjective):
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """The fine and the coarse loss of one comparison, added."""
-        self.check_pair(pair)
         sides = {
             name: Sides.from_comparison(comparison, granularity)
             for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))

@@ -164,7 +164,7 @@ class Knowledge(Settings):
         return None
 
     def check_pair(self, pair: PairLoss) -> None:
-        """ValueError for a pair loss that it is not defined for."""
+        """ValueError for a pair loss that it is not defined for; called before `score`."""
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Any, learned: Learned) -> Terms:
         """The loss of one comparison."""
@@ -291,12 +291,6 @@ def info_nce(
     logits = torch.cat([logits[:, :1], others], dim=1)
     first = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     return functional.cross_entropy(logits, first, reduction="none")
-
-
-def contrastive_temperature(pair: PairLoss, learned: Learned, knowledge: str) -> Tensor | float:
-    """The learned temperature, or the pair loss's setting; ValueError for any pair loss but `contrastive`."""
-    require_contrastive(pair, knowledge)
-    return learned.tau(pair.temperature)  # type: ignore[attr-defined]
 
 
 def require_contrastive(pair: PairLoss, knowledge: str) -> None:

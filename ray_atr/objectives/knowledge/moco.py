@@ -20,7 +20,6 @@ from ray_atr.common.settings import setting
 from ray_atr.objectives.knowledge.knowledge import (
     Knowledge,
     Queued,
-    contrastive_temperature,
     info_nce,
     require_contrastive,
 )
@@ -52,7 +51,7 @@ class Moco(Knowledge):
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Queued, learned: Learned) -> Terms:
         """InfoNCE of both directions; of the pair loss only the temperature is used."""
-        tau, rows = contrastive_temperature(pair, learned, self.name), comparison.row_numbers
+        tau, rows = learned.tau(pair.learns().temperature), comparison.row_numbers
         v_keys, v_queue, v_negative = _keys(retrieved, rows, comparison.v_language)
         u_keys, u_queue, u_negative = _keys(retrieved, rows, comparison.u_language)
         row_losses = info_nce(comparison.u, v_keys, v_queue, tau, v_negative, comparison.targets)

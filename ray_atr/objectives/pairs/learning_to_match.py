@@ -26,9 +26,9 @@ from ray_atr.objectives.pairs.mahalanobis import Mahalanobis, WeighedRows, shape
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.objectives.pairs.tiled_matching import Costs, Matching, TrueMatching, tile_rows
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks, matching_loss
+from ray_atr.objectives.transport.across_ranks import solve_by_tiles
 from ray_atr.objectives.transport.problem import SolvedPlan, marginal_of
 from ray_atr.objectives.transport.solve import SolveOptions
-from ray_atr.objectives.transport.tiled_plan import solve_by_tiles
 
 FLOATS_HELD = 4.4
 """Most numbers that a worker holds for each entry of its rows of a shared plan (`benchmarks/bench_plan_rows.py`)."""

@@ -139,10 +139,6 @@ class Comparison:
         return self.u.shape[0]
 
     @property
-    def has_extra_negatives(self) -> bool:
-        return self.extra_u is not None or self.extra_v is not None
-
-    @property
     def is_weighted(self) -> bool:
         return self.row_weight is not None or self.column_weight is not None
 
@@ -380,7 +376,8 @@ class PairLoss(Settings):
 
     def __call__(self, comparison: Comparison, learned: Learned = NOTHING_LEARNED) -> Terms:
         """The loss of one comparison. Learned values take the place of the settings."""
-        if comparison.has_extra_negatives and not self.takes_extra_negatives:
+        has_extra = comparison.extra_u is not None or comparison.extra_v is not None
+        if has_extra and not self.takes_extra_negatives:
             able = ", ".join(name for name, loss in PAIRS.items() if loss.takes_extra_negatives)
             raise refuse("objective.pair", self.name, f"a pair loss that takes further negatives: {able}")
         return self.score(comparison, learned)

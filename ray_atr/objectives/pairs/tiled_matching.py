@@ -16,9 +16,8 @@ from ray_atr.common.derivatives import first_only
 from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs.mahalanobis import WeighedRows
 from ray_atr.objectives.pairs.pair_loss import Comparison
-from ray_atr.objectives.transport.across_ranks import multipliers
+from ray_atr.objectives.transport.across_ranks import TiledPlan, multipliers
 from ray_atr.objectives.transport.row_blocks import tiles_of
-from ray_atr.objectives.transport.tiled_plan import TiledPlan
 
 TILE_BYTES, TILE_BYTES_OF_DEVICE = 2**23, 2**29
 """Size of a tile of costs in bytes: on a CPU so that it fits the cache, on a GPU so that its kernels fill the device."""

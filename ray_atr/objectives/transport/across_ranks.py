@@ -3,11 +3,16 @@
 Every process has the potentials of all columns and of its own rows. A row's sum needs no exchange; a column's sum is a
 log-sum-exp over processes, M numbers in each sweep. The partial problem's level needs all rows' sums, N numbers more.
 The plan, the loss and the gradient are those of `solve` and `log_plan` on one process.
+
+Where the own rows fit no process, only the potentials are held (`TiledPlan`): costs are computed again, a tile of rows at a time,
+for each sweep and for the products that the gradient's linear system needs, so that memory is O(tile M).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,14 +24,16 @@ from ray_atr.objectives.transport.active_set import PlanRows, solve_active_set_a
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
 from ray_atr.objectives.transport.partial import Pace, shared_blocks
 from ray_atr.objectives.transport.problem import (
+    KERNEL_RANGE,
     Problem,
     Solution,
+    SolvedPlan,
     TransportPlan,
     default_tolerance,
     marginal_of,
     require_marginal,
 )
-from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBlock
+from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBlock, TiledRows
 from ray_atr.objectives.transport.solve import MAX_ITERATIONS, LogPlan
 
 MATCHED = 1e-5
@@ -51,23 +58,12 @@ def log_plan_across_ranks(
     uniform). The gradient costs one solve by conjugate gradients, or none if the envelope theorem gives it. Every process
     must take part, forward and backward. ValueError on every process for costs that are not finite on one.
     """
-    a, b = marginal_of(rows, N, cost), marginal_of(columns, cost.shape[1], cost)
-    plan = solve_across_ranks(cost, epsilon, a, b, ranks, mass, tolerance, max_iterations)
-    backward = partial(adjoint_across_ranks, plan, (a[ranks.own(N)], b) if mass == 1 else None, ranks)
-    return LogPlan.apply(cost, plan, epsilon, backward), plan
-
-
-@torch.no_grad()
-def solve_across_ranks(
-    cost: Tensor, epsilon: float, a: Tensor, b: Tensor, ranks: Ranks, mass: float, tolerance: float | None, most: int
-) -> TransportPlan:
-    """The own rows [n, M] of the plan. Its sums are the marginals a [N] and b [M] at mass 1, and at most these below."""
-    own = ranks.own(len(a))
-    if len(a) < ranks.size or tuple(cost.shape) != (own.stop - own.start, len(b)):
-        raise refuse("cost", tuple(cost.shape), f"{own.stop - own.start} of {len(a)} rows, and {len(b)} columns")
-    if most < 1:
-        raise refuse("max_iterations", most, "[1, inf)")
-    require_marginal("rows", a, len(a))
+    a, b, own = marginal_of(rows, N, cost), marginal_of(columns, cost.shape[1], cost), ranks.own(N)
+    if ranks.size > N or tuple(cost.shape) != (own.stop - own.start, len(b)):
+        raise refuse("cost", tuple(cost.shape), f"{own.stop - own.start} of {N} rows, and {len(b)} columns")
+    if max_iterations < 1:
+        raise refuse("max_iterations", max_iterations, "[1, inf)")
+    require_marginal("rows", a, N)
     require_marginal("columns", b, len(b))
     least, most_cost = torch.aminmax(cost.detach())
     log_range = log_range_of(least, most_cost, epsilon, ranks)
@@ -75,7 +71,10 @@ def solve_across_ranks(
     tolerance = default_tolerance(cost.dtype, problem.log_range) if tolerance is None else tolerance
     scores = problem.cost / -epsilon
     domain, block = ("kernel", KernelRows(scores, ranks)) if problem.is_kernel_safe else ("log", LogRows(scores, ranks))
-    return TransportPlan.of_scores(scores, potentials(block, a, b, mass, tolerance, most), tolerance, domain)
+    solution = potentials(block, a, b, mass, tolerance, max_iterations)
+    plan = TransportPlan.of_scores(scores, solution, tolerance, domain)
+    backward = partial(adjoint_across_ranks, plan, (a[own], b) if mass == 1 else None, ranks)
+    return LogPlan.apply(cost, plan, epsilon, backward), plan
 
 
 def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: float, most: int) -> Solution:
@@ -158,3 +157,57 @@ def log_range_of(least: Tensor, most: Tensor, epsilon: float, ranks: Ranks) -> f
     if is_bad or not math.isfinite(largest + negative):
         raise refuse("cost", f"values between {float(least)} and {float(most)} here", "finite costs on every process")
     return (largest + negative) / epsilon
+
+
+@dataclass(frozen=True, eq=False)
+class TiledPlan(SolvedPlan):
+    """The own rows of a plan, [n, M], by tiles.
+
+    cost    returns c [t, M] of a slice of the own rows: a new tensor with the same values each time.
+    tiles   the slices.
+    """
+
+    cost: Callable[[slice], Tensor]
+    tiles: Sequence[slice]
+    epsilon: float
+
+    def log_rows(self, rows: slice, cost: Tensor | None = None) -> Tensor:
+        """log pi [t, M] of a tile. Pass its costs [t, M] if they are computed already."""
+        scores = (self.cost(rows) if cost is None else cost.clone()).div_(-self.epsilon)
+        return scores.add_(self.row_potential[rows, None]).add_(self.column_potential)
+
+    @property
+    def rows(self) -> PlanRows:
+        """pi by tiles."""
+        return PlanRows(lambda rows: self.log_rows(rows).exp_(), self.tiles)
+
+    def row_sums(self) -> Tensor:
+        """The mass of each own row, [n]."""
+        return torch.cat([self.rows.matrix(rows).sum(dim=1) for rows in self.tiles])
+
+
+@torch.no_grad()
+def solve_by_tiles(
+    cost: Callable[[slice], Tensor],
+    tiles: Sequence[slice],
+    least: Tensor,
+    most: Tensor,
+    epsilon: float,
+    a: Tensor,
+    b: Tensor,
+    ranks: Ranks,
+    *,
+    mass: float = 1.0,
+    max_iterations: int,
+) -> TiledPlan:
+    """The own rows of the plan with marginals a [N] and b [M]; every process must take part.
+
+    cost, tiles    as a `TiledPlan` has them. least, most: the extremes of the own costs.
+    The other arguments are those of `log_plan_across_ranks`. ValueError on every process for costs that are not finite on one.
+    """
+    log_range = log_range_of(least, most, epsilon, ranks)
+    tolerance = default_tolerance(b.dtype, log_range)
+    shift = ranks.maximum(least / -epsilon) if log_range <= KERNEL_RANGE else None
+    block = TiledRows(lambda rows: cost(rows).div_(-epsilon), tiles, ranks, shift)
+    solution = potentials(block, a, b, mass, tolerance, max_iterations)
+    return TiledPlan.from_solution(solution, tolerance, cost=cost, tiles=tiles, epsilon=epsilon)

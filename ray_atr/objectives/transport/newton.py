@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.objectives.transport.active_set import conjugate_gradients, solve_active_set
+from ray_atr.objectives.transport.problem import violation
 
 SUFFICIENT_RISE = 1e-4
 MOST_HALVINGS = 12
@@ -149,8 +150,9 @@ def ascend_projected(
     value, level = _partial_dual(exact, u, v, mass, a, b)
     for step in range(most + 1):
         plan = (exact + u[:, None]).add_(v).add_(level).exp_()
-        row_gradient, column_gradient = a - plan.sum(dim=1), b - plan.sum(dim=0)
-        residual = _violation(row_gradient, u) + _violation(column_gradient, v)
+        row_sums, column_sums = plan.sum(dim=1), plan.sum(dim=0)
+        row_gradient, column_gradient = a - row_sums, b - column_sums
+        residual = violation(row_sums, u < 0, a) + violation(column_sums, v < 0, b)
         if residual <= tolerance or step == most:
             break
         near = min(NEARLY_BOUND, residual * len(exact))
@@ -178,8 +180,3 @@ def _partial_dual(scores: Tensor, u: Tensor, v: Tensor, mass: float, a: Tensor, 
     """(D, the log level at which the plan's mass is `mass`)."""
     log_total = torch.logsumexp((scores + u[:, None]).add_(v).flatten(), dim=0)
     return float(u @ a + v @ b - mass * log_total), torch.log(log_total.new_tensor(mass)) - log_total
-
-
-def _violation(gradient: Tensor, potential: Tensor) -> float:
-    """Mass by which sums exceed their bound (gradient < 0), or fall short of it although their potential is below 0."""
-    return float(torch.where(potential < 0, gradient.abs(), (-gradient).clamp(min=0)).sum())

@@ -19,7 +19,7 @@ from torch import Tensor
 from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.transport.balanced import sweeps_left
 from ray_atr.objectives.transport.newton import ascend_projected
-from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan
+from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan, violation
 from ray_atr.objectives.transport.row_blocks import LogRows, RowBlock
 
 CHECK_EVERY = 5
@@ -30,8 +30,8 @@ NEWTON_MOST = 40
 KERNEL_SWEEPS, LOG_SWEEPS = 0.5, 0.125
 """Sweeps of either kind, as a multiple of the columns, that are made before Newton's method is considered: they take less time
 than its first step, which factorises an [M, M] system. Twice as many more are made if they will suffice."""
-# NumPy's calls cost a third of torch's, and up to this size its product of a matrix and a vector computes on one thread.
 SMALL = 96 * 96
+"""Entries of a matrix up to which NumPy's product with a vector computes on one thread. NumPy's calls cost a third of torch's."""
 
 
 def solve_partial(
@@ -119,9 +119,10 @@ def kernel_blocks(
     shift = scores.max()
     kernel: Any = (scores - shift).exp_()
     vectors: list[Any] = [v.exp(), rows, columns]
-    if has_view(kernel):
+    # NumPy can view the memory of the CPU's tensors, but not under `torch.compile`.
+    if kernel.device.type == "cpu" and not torch.compiler.is_compiling():
         vectors = [tensor.numpy() for tensor in vectors]
-        kernel = kernel.numpy() if is_small(kernel) else kernel
+        kernel = kernel.numpy() if kernel.numel() <= SMALL else kernel
     beta, rows, columns = vectors
     inflow = times(kernel, beta)
     of_rows: Any = 0.0
@@ -195,22 +196,6 @@ def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
     is_enough = (log_levels + descending <= limits.log()) | (mass_left <= limits)
     level = log_levels[is_enough.to(torch.uint8).argmax()] - shift
     return (bounds.log() - level - inflow).clamp(max=0), level
-
-
-def violation(sums: Any, pushes: Any, bounds: Any) -> float:
-    """Mass by which rows exceed their bounds [N], or fall short of them although their potential is below 0 (`pushes` [N])."""
-    excess = sums - bounds
-    return float((excess.clip(min=0) - pushes * excess.clip(max=0)).sum())
-
-
-def has_view(tensor: Tensor) -> bool:
-    """Whether NumPy can view the tensor's memory: not on a GPU, nor under `torch.compile`."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def is_small(matrix: Tensor) -> bool:
-    """Whether sweeps over a matrix [N, M] are faster in NumPy, on a view of it."""
-    return matrix.numel() <= SMALL and has_view(matrix)
 
 
 def times(matrix: Any, vector: Any) -> Any:

@@ -97,6 +97,12 @@ def require_marginal(name: str, marginal: Tensor, size: int) -> None:
         raise refuse(name, f"marginals of at least {least:g} that sum to {total:g}", "positive ones that sum to 1")
 
 
+def violation(sums: Any, pushes: Any, bounds: Any) -> float:
+    """Mass by which rows exceed their bounds [N], or fall short of them although their potential is below 0 (`pushes` [N])."""
+    excess = sums - bounds
+    return float((excess.clip(min=0) - pushes * excess.clip(max=0)).sum())
+
+
 class Solution(NamedTuple):
     """Potentials u [N] and v [M], the log level of a partial plan (None: balanced), the residual, and the iterations."""
 

@@ -93,21 +93,22 @@ class TiledRows(RowBlock):
         return inflow
 
     def column_sums(self, row: Tensor) -> Tensor:
-        total = _LogTotal()
+        total = row.new_tensor(-torch.inf, dtype=torch.float64)
         for rows in self.tiles:
-            self._add(total, self._held(rows), row[rows])
-        return self.ranks.log_sum_exp(total.value).to(row)
+            total = torch.logaddexp(total, self._outflow(self._held(rows), row[rows]).double())
+        return self.ranks.log_sum_exp(total).to(row)
 
     def sweep(self, column: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums of one pass over the tiles: a tile's rows can be brought to their mass at once."""
         # Allocated before the first tile: small tensors between the tiles would fragment the memory that the next one needs.
-        inflow, total = torch.empty_like(log_mass), _LogTotal()
+        inflow, total = torch.empty_like(log_mass), column.new_full(column.shape, -torch.inf, dtype=torch.float64)
         largest, scaled = _scaled(column)
         for rows in self.tiles:
             held = self._held(rows)
             inflow[rows] = self._inflow(held, column, largest, scaled)
-            self._add(total, held, log_mass[rows] - inflow[rows])
-        return inflow, self.ranks.log_sum_exp(total.value).to(column)
+            outflow = self._outflow(held, log_mass[rows] - inflow[rows])
+            torch.logaddexp(total, outflow.double(), out=total)
+        return inflow, self.ranks.log_sum_exp(total).to(column)
 
     def _held(self, rows: slice) -> Tensor:
         """A tile's scores, or its kernel."""
@@ -120,31 +121,17 @@ class TiledRows(RowBlock):
             return torch.logsumexp(held + column, dim=1)
         return torch.mv(held, scaled).log_().add_(largest + self.shift)
 
-    def _add(self, total: _LogTotal, held: Tensor, row: Tensor) -> None:
-        """The column sums of one tile's scores, or of its kernel, under its rows' potentials [t]."""
+    def _outflow(self, held: Tensor, row: Tensor) -> Tensor:
+        """`column_sums` of a tile, under its rows' potentials [t]."""
         if self.shift is None:
-            total.add(torch.logsumexp(held.add_(row[:, None]), dim=0))
-        else:
-            largest, scaled = _scaled(row)
-            total.add(torch.mv(held.T, scaled).log_().add_(largest + self.shift))
+            return torch.logsumexp(held.add_(row[:, None]), dim=0)
+        largest, scaled = _scaled(row)
+        return torch.mv(held.T, scaled).log_().add_(largest + self.shift)
 
 
 def tiles_of(num_rows: int, tile: int) -> list[slice]:
     """Slices of `tile` rows; the last one may have fewer."""
     return [slice(first, min(first + tile, num_rows)) for first in range(0, num_rows, tile)]
-
-
-class _LogTotal:
-    """A running log-sum-exp over tensors, in float64."""
-
-    def __init__(self) -> None:
-        self.value = torch.empty(0)
-
-    def add(self, part: Tensor) -> None:
-        if self.value.numel() == 0:
-            self.value = part.double()
-        else:
-            torch.logaddexp(self.value, part.double(), out=self.value)
 
 
 def _scaled(potentials: Tensor) -> tuple[Tensor, Tensor]:

@@ -106,10 +106,8 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     mass_left = 1.0 - mass
     if mass_left > 0:
         # The dummies take the mass that is not transported. Their own cost is prohibitive, so that each takes all of `mass_left`.
-        padded = np.zeros((N + 1, M + 1))
-        padded[:N, :M] = costs
-        padded[N, M] = 2 * padded.max() + 1
-        costs, row, column = padded, np.append(row, mass_left), np.append(column, mass_left)
+        costs, row, column = np.pad(costs, (0, 1)), np.append(row, mass_left), np.append(column, mass_left)
+        costs[N, M] = 2 * costs.max() + 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
