@@ -15,8 +15,13 @@ from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.sentence_transformers import SentenceTransformersAudio, SentenceTransformersText
+from ray_atr.models.sentence_transformers import (
+    SentenceTransformersAudio,
+    SentenceTransformersText,
+    SentenceTransformersTextTower,
+)
 from ray_atr.models.text import SmallTransformer
+from ray_atr.models.vectors import encode_captions
 from ray_atr.training.inputs import prepare
 from tests.support import tiny_checkpoints as tiny
 from tests.support.tiny import make_data
@@ -76,6 +81,27 @@ def test_a_saved_retriever_of_frozen_towers_embeds_as_the_library(folders, tmp_p
     again = Retriever.from_pretrained(tmp_path / "R")
     assert torch.equal(again.embed_sentences(tiny.TEXTS), found)
     assert torch.equal(again.encode_audio(clips), retriever.encode_audio(clips))
+
+
+@pytest.mark.parametrize("kind", ["prompt", "prompt left out of the mean", "table of token vectors"])
+def test_a_tower_gives_the_vectors_of_the_library_s_encode(folders, tmp_path, kind):
+    modules = sentence_transformers.sentence_transformer.modules
+    if kind == "table of token vectors":
+        parts = [modules.StaticEmbedding(AutoTokenizer.from_pretrained(folders / "bert"), embedding_dim=8)]
+    else:
+        encoder = sentence_transformers.base.modules.Transformer(str(folders / "bert"))
+        parts = [encoder, modules.Pooling(32, "mean", include_prompt=kind == "prompt")]
+    prompts = {"prompts": {"query": "A dog ", "document": "Rain "}, "default_prompt_name": "query"}
+    sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **prompts).save_pretrained(
+        str(tmp_path / "text"), create_model_card=False
+    )
+    texts = [*tiny.TEXTS, ""]
+    expected = sentence_transformers.SentenceTransformer(str(tmp_path / "text"), device="cpu").encode(texts)
+    tower = SentenceTransformersText(checkpoint=str(tmp_path / "text")).build().requires_grad_(False)
+    for size in (1, 3):
+        rows = range(0, len(texts), size)
+        found = [encode_captions(tower, [(text, "eng") for text in texts[row : row + size]]) for row in rows]
+        np.testing.assert_allclose(torch.cat(found), expected, atol=1e-6)
 
 
 def test_a_sweep_over_objectives_encodes_once(folders, tmp_path, monkeypatch):
@@ -148,3 +174,9 @@ def test_what_is_no_frozen_tower_is_refused(folders):
         )
     with pytest.raises(ValueError, match=r"model.text.checkpoint: got '/nowhere'; allowed a folder that exists"):
         SentenceTransformersText(checkpoint="/nowhere").build()
+    counts = sentence_transformers.sentence_transformer.modules.BoW(vocab=["dog", "rain"])
+    counting = sentence_transformers.SentenceTransformer(modules=[counts], device="cpu")
+    with pytest.raises(
+        ValueError, match=r"model.text.checkpoint: got 'a model that begins with BoW'; allowed one that"
+    ):
+        SentenceTransformersTextTower(counting)
