@@ -83,6 +83,7 @@ class SentenceTransformersTextTower(TextTower):
         return [ids[mask].tolist() for ids, mask in rows]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        features: dict[str, Any]
         if self.is_flat:
             lengths = token_mask.sum(dim=1)
             features = {"input_ids": token_ids[token_mask], "offsets": lengths.cumsum(dim=0) - lengths}
@@ -172,8 +173,10 @@ def open_model(checkpoint: str, path: str, modality: str) -> Any:
     """The SentenceTransformer of a folder or hub id, on the CPU. ValueError if it cannot be opened or lacks the modality."""
     require_extra("sentence_transformers", EXTRA, path)
     from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging as transformers_logging
 
     require_name(checkpoint, path)
+    transformers_logging.disable_progress_bar()
     with refusing(path, checkpoint, "a model of sentence-transformers' own modules", ImportError, TypeError):
         model = SentenceTransformer(checkpoint, device="cpu", trust_remote_code=False)
     if modality not in model.modalities:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer, ClapModel
+from transformers.utils import logging as transformers_logging
 
 from ray_atr.common.override import override
 from ray_atr.data.caption_vectors import open_caption_vectors
@@ -154,6 +155,12 @@ def test_a_model_that_differs_in_its_pooling_alone_has_vectors_of_its_own(folder
         found[pooling] = vectors.vectors(vectors.rows(captions))
         np.testing.assert_allclose(found[pooling], model.encode([captions[0][0]]), atol=1e-5)
     assert len({vector.tobytes() for vector in found.values()}) == 3
+
+
+def test_a_tower_is_opened_and_saved_without_progress_bars(folders, tmp_path, capsys):
+    transformers_logging.enable_progress_bar()
+    SentenceTransformersText(checkpoint=str(folders / "text")).build().save(tmp_path)
+    assert "it/s" not in capsys.readouterr().err
 
 
 def test_the_rate_is_that_of_the_model_that_is_at_its_place_now(folders, tmp_path):
