@@ -34,7 +34,7 @@ def _frozen() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceTransformersText(TextSettings):
-    """A text encoder, frozen; its own tokeniser and pooling."""
+    """A text encoder, frozen; its own tokeniser, pooling and default prompt."""
 
     name: ClassVar[str] = "sentence_transformers"
     adapt: Adaptation = _frozen()
@@ -67,22 +67,40 @@ class OpenedTower(Tower):
 
 
 class SentenceTransformersTextTower(OpenedTower, TextTower):
-    """The pooled vector is the model's output, after all of its layers."""
+    """The pooled vector is the model's output, after all of its layers: what its `encode` returns."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.pad_token_id = int(getattr(getattr(model, "tokenizer", None), "pad_token_id", None) or 0)
+        self.prompt = model.prompts.get(model.default_prompt_name) or None
+        probe = model.preprocess(["a"], prompt=self.prompt)
+        # A table of token vectors (model2vec) takes the tokens of all texts in one row.
+        self.is_flat = "offsets" in probe
+        if not self.is_flat and "attention_mask" not in probe:
+            raise refuse(
+                TEXT_CHECKPOINT, f"a model that begins with {type(model[0]).__name__}", "one that reads tokens"
+            )
+        # Some models leave their prompt's tokens out of the mean.
+        self.prompt_length = {"prompt_length": probe["prompt_length"]} if "prompt_length" in probe else {}
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         """Token ids; the languages are ignored."""
         if not texts:
             return []
-        tokens = self.model.preprocess(list(texts))
+        tokens = self.model.preprocess(list(texts), prompt=self.prompt)
+        if self.is_flat:
+            return [ids.tolist() for ids in tokens["input_ids"].tensor_split(tokens["offsets"][1:])]
         rows = zip(tokens["input_ids"], tokens["attention_mask"].bool(), strict=True)
         return [ids[mask].tolist() for ids, mask in rows]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
-        features = {"input_ids": token_ids, "attention_mask": token_mask.long(), "modality": "text"}
+        features: dict[str, Any]
+        if self.is_flat:
+            lengths = token_mask.sum(dim=1)
+            features = {"input_ids": token_ids[token_mask], "offsets": lengths.cumsum(dim=0) - lengths}
+        else:
+            mask = token_mask.long()
+            features = {"input_ids": token_ids, "attention_mask": mask, "modality": "text", **self.prompt_length}
         pooled = self.model(features)["sentence_embedding"]
         return Encoded(pooled, pooled[:, None], token_mask[:, :1])
 
@@ -152,8 +170,10 @@ def open_model(checkpoint: str, path: str, modality: str) -> Any:
     """The SentenceTransformer of a folder or hub id, on the CPU. ValueError if it cannot be opened or lacks the modality."""
     require_extra("sentence_transformers", EXTRA, path)
     from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging as transformers_logging
 
     require_name(checkpoint, path)
+    transformers_logging.disable_progress_bar()
     with refusing(path, checkpoint, "a model of sentence-transformers' own modules", ImportError, TypeError):
         model = SentenceTransformer(checkpoint, device="cpu", trust_remote_code=False)
     if modality not in model.modalities:

@@ -9,14 +9,20 @@ import pytest
 import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer, ClapModel
+from transformers.utils import logging as transformers_logging
 
 from ray_atr.common.override import override
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.models.sentence_transformers import SentenceTransformersAudio, SentenceTransformersText
+from ray_atr.models.sentence_transformers import (
+    SentenceTransformersAudio,
+    SentenceTransformersText,
+    SentenceTransformersTextTower,
+)
 from ray_atr.models.text import SmallTransformer
+from ray_atr.models.vectors import encode_captions
 from ray_atr.training.inputs import prepare
 from tests.support import tiny_checkpoints as tiny
 from tests.support.tiny import make_data
@@ -78,6 +84,27 @@ def test_a_saved_retriever_of_frozen_towers_embeds_as_the_library(folders, tmp_p
     assert torch.equal(again.encode_audio(clips), retriever.encode_audio(clips))
 
 
+@pytest.mark.parametrize("kind", ["prompt", "prompt left out of the mean", "table of token vectors"])
+def test_a_tower_gives_the_vectors_of_the_library_s_encode(folders, tmp_path, kind):
+    modules = sentence_transformers.sentence_transformer.modules
+    if kind == "table of token vectors":
+        parts = [modules.StaticEmbedding(AutoTokenizer.from_pretrained(folders / "bert"), embedding_dim=8)]
+    else:
+        encoder = sentence_transformers.base.modules.Transformer(str(folders / "bert"))
+        parts = [encoder, modules.Pooling(32, "mean", include_prompt=kind == "prompt")]
+    prompts = {"prompts": {"query": "A dog ", "document": "Rain "}, "default_prompt_name": "query"}
+    sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **prompts).save_pretrained(
+        str(tmp_path / "text"), create_model_card=False
+    )
+    texts = [*tiny.TEXTS, ""]
+    expected = sentence_transformers.SentenceTransformer(str(tmp_path / "text"), device="cpu").encode(texts)
+    tower = SentenceTransformersText(checkpoint=str(tmp_path / "text")).build().requires_grad_(False)
+    for size in (1, 3):
+        rows = range(0, len(texts), size)
+        found = [encode_captions(tower, [(text, "eng") for text in texts[row : row + size]]) for row in rows]
+        np.testing.assert_allclose(torch.cat(found), expected, atol=1e-6)
+
+
 def test_a_sweep_over_objectives_encodes_once(folders, tmp_path, monkeypatch):
     data = make_data(tmp_path / "tones", num_train=12, num_val=4, num_test=4)
     built: list[str] = []
@@ -130,6 +157,12 @@ def test_a_model_that_differs_in_its_pooling_alone_has_vectors_of_its_own(folder
     assert len({vector.tobytes() for vector in found.values()}) == 3
 
 
+def test_a_tower_is_opened_and_saved_without_progress_bars(folders, tmp_path, capsys):
+    transformers_logging.enable_progress_bar()
+    SentenceTransformersText(checkpoint=str(folders / "text")).build().save(tmp_path)
+    assert "it/s" not in capsys.readouterr().err
+
+
 def test_the_rate_is_that_of_the_model_that_is_at_its_place_now(folders, tmp_path):
     shutil.copytree(folders / "clap", tmp_path / "clap")
     settings = SentenceTransformersAudio(checkpoint=str(tmp_path / "clap"))
@@ -148,3 +181,9 @@ def test_what_is_no_frozen_tower_is_refused(folders):
         )
     with pytest.raises(ValueError, match=r"model.text.checkpoint: got '/nowhere'; allowed a folder that exists"):
         SentenceTransformersText(checkpoint="/nowhere").build()
+    counts = sentence_transformers.sentence_transformer.modules.BoW(vocab=["dog", "rain"])
+    counting = sentence_transformers.SentenceTransformer(modules=[counts], device="cpu")
+    with pytest.raises(
+        ValueError, match=r"model.text.checkpoint: got 'a model that begins with BoW'; allowed one that"
+    ):
+        SentenceTransformersTextTower(counting)
