@@ -8,6 +8,7 @@ Vectors are float32, computed without autocast. Interrupted work continues part 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,8 @@ def ensure_text_vectors(tower: FrozenTower, data: str, languages: Sequence[str])
     manifest = read_manifest(data)
 
     def fingerprint(built: Any) -> str:
-        probe = list(_captions(manifest, languages[:1]))[:PROBE]
+        # Tokenisers may differ in one language only, as in what they do with accents.
+        probe = [caption for language in languages for caption in itertools.islice(_captions(manifest, [language]), PROBE)]
         tokens = built.tokenise([text for text, _ in probe], [language for _, language in probe])
         return tower_fingerprint(built) + cache_key(tokens)
 
