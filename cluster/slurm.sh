@@ -31,7 +31,7 @@ if [[ $head_address == 127.* ]]; then
     head_address=$(hostname --all-ip-addresses | awk '{print $1}')
 fi
 # Ports that differ from job to job, as nodes may be shared. Workers take any free ones.
-port=$((20000 + 2 * (SLURM_JOB_ID % 5000)))
+port=$((20000 + 4 * (SLURM_JOB_ID % 2500)))
 
 # Every node must show this token; the file is readable by its owner only and is on the shared file system.
 export RAY_AUTH_MODE=token
@@ -45,21 +45,23 @@ export RAY_ATR_HOME=$root
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID
 
 gpus=${SLURM_GPUS_ON_NODE:-0}
-resources=(--num-cpus "$SLURM_CPUS_PER_TASK" --num-gpus "$gpus" --min-worker-port 0 --max-worker-port 0)
+resources=(--num-cpus "$SLURM_CPUS_PER_TASK" --num-gpus "$gpus")
+ports=(--dashboard-agent-listen-port $((port + 1)) --min-worker-port 0 --max-worker-port 0)
 if [ -n "${SLURM_MEM_PER_NODE:-}" ]; then
     # Ray's own share, but of the job's memory (MiB) instead of the node's.
     resources+=(--object-store-memory $((SLURM_MEM_PER_NODE * 1024 * 1024 * 3 / 10)))
 fi
 
 # Not `ray symmetric-run`: it refuses a node on which any other Ray runs, and stops all of the user's at its end.
-ray start --head --node-ip-address "$head_address" --port "$port" --ray-client-server-port $((port + 1)) --block "${resources[@]}" &
+ray start --head --node-ip-address "$head_address" --port "$port" --ray-client-server-port $((port + 2)) --block \
+    "${resources[@]}" "${ports[@]}" &
 started+=($!)
 export RAY_ADDRESS=$head_address:$port
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     others=$((SLURM_JOB_NUM_NODES - 1))
     # Since version 22.05, Slurm gives a step one CPU of a task's unless it asks again.
     srun --nodes=$others --ntasks=$others --exclude="$SLURMD_NODENAME" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
-        ray start --address "$RAY_ADDRESS" --block "${resources[@]}" &
+        ray start --address "$RAY_ADDRESS" --block "${resources[@]}" "${ports[@]}" &
     started+=($!)
 fi
 # The command begins when all nodes have joined.

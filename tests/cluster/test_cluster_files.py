@@ -363,9 +363,9 @@ def test_the_slurm_script_is_bash_and_uses_options_that_ray_has():
     from ray.scripts.scripts import cli
 
     started = CliRunner().invoke(cli, ["start", "--help"]).output
-    of_ray = re.findall(r"(?:ray start|resources\+?=).*", script)
+    of_ray = re.findall(r"(?:ray start|resources\+?=|ports=).*", script)
     options = {option for line in of_ray for option in re.findall(r"--[a-z-]+", line)}
-    assert len(options) == 11, options
+    assert len(options) == 12, options
     assert all(option in started for option in options)
 
 
@@ -416,13 +416,14 @@ def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_jo
     done, called = slurm_job(SLURM_GPUS_ON_NODE="2", SLURM_MEM_PER_NODE="1000")
     assert done.returncode == 7, done.stderr
     head = next(call for call in called if call.startswith("ray start"))
-    assert "--node-ip-address 10.0.0.1 --port 20024 --ray-client-server-port 20025" in head, "not the loopback address"
+    assert "--node-ip-address 10.0.0.1 --port 20048 --ray-client-server-port 20050" in head, "not the loopback address"
     others = next(call for call in called if call.startswith("srun"))
-    assert "--nodes=1 --ntasks=1 --exclude=n1 --cpus-per-task=8 ray start --address 10.0.0.1:20024" in others
+    assert "--nodes=1 --ntasks=1 --exclude=n1 --cpus-per-task=8 ray start --address 10.0.0.1:20048" in others
     for started in (head, others):
         assert "--block" in started, "it ends with the script"
         assert started.endswith(
-            "--num-cpus 8 --num-gpus 2 --min-worker-port 0 --max-worker-port 0 --object-store-memory 314572800"
+            "--num-cpus 8 --num-gpus 2 --object-store-memory 314572800"
+            " --dashboard-agent-listen-port 20049 --min-worker-port 0 --max-worker-port 0"
         )
     out = f"--out {tmp_path}/runs/sweep_noise-12"
     assert called.index(next(call for call in called if "ray.nodes()" in call)) < len(called) - 1
