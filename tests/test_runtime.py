@@ -54,6 +54,29 @@ def test_a_cluster_at_an_ipv6_address_is_found() -> None:
         require_answer(f"[::1]:{server.getsockname()[1]}")
 
 
+def test_a_machine_that_cannot_reach_itself_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would try for many minutes, and the machine would be called too busy."""
+    runtime._require_loopback()
+    monkeypatch.setattr(runtime, "LOOPBACK", "192.0.2.1")  # an address of no machine
+    with pytest.raises(
+        RayStartError, match=r"192.0.2.1: Ray cannot use the loopback network .*ip link set lo up.*--ray never"
+    ):
+        runtime._require_loopback()
+
+
+@pytest.mark.parametrize(("share", "cpus"), [(0, 1), (1, 1), (3, 3)])
+def test_a_container_with_half_a_cpu_has_one(share: int, cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray rounds the share down: with 0 CPUs no trial would fit."""
+    started: list[dict[str, Any]] = []
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: share)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(runtime, "_start_local", lambda **options: started.append(options))
+    monkeypatch.setattr(runtime, "quiet_ray_data", lambda: None)
+    runtime.start_ray()
+    assert [options["num_cpus"] for options in started] == [cpus]
+
+
 @pytest.mark.parametrize(
     ("cause", "said"),
     [

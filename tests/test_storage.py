@@ -464,6 +464,24 @@ def test_a_disk_that_is_full_while_a_file_is_fetched_is_named_at_once() -> None:
     assert raised == [errno.EFBIG, True, True]
 
 
+def test_a_share_that_refuses_to_change_modes_and_times_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of NFS or SMB, where new files belong to another user than the one who made them."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    for name in ("chmod", "fchmod", "utime", "setxattr"):
+        monkeypatch.setattr(os, name, refused)
+    (tmp_path / "a").mkdir()
+    write_text(tmp_path / "a" / "error.txt", "private", is_private=True)
+    write_weights(tmp_path / "a" / "weights.safetensors", {"bias": torch.zeros(2)})
+    put_folder(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a" / "error.txt").stat().st_mode & 0o777 == 0o600
+    assert files_below(tmp_path / "b") == ["error.txt", "weights.safetensors"]
+
+
 def test_a_disk_that_is_full_while_a_folder_is_copied_is_named(tmp_path: Path) -> None:
     """`shutil.copytree` raises a list of triples, which was printed as it is."""
     told = [("a", "b", "[Errno 28] No space left on device: 'a' -> 'b'")]

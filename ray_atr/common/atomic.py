@@ -13,7 +13,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -31,11 +32,9 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
     names the file, which an error of writing to an open file leaves out.
     """
     remove_leftovers(file)
-    aside, opened = _open_aside(file)
+    aside, opened = _open_aside(file, _open_private if is_private else None)
     try:
         with opened as output:
-            if is_private:
-                os.fchmod(output.fileno(), PRIVATE)
             yield output
             output.flush()
             if is_synced:
@@ -58,7 +57,9 @@ def readable_as_its_folder(file: Path) -> None:
 
     For libraries that rename a temporary file: that of safetensors can be read by its owner only.
     """
-    file.chmod(file.stat().st_mode | file.parent.stat().st_mode & 0o666)
+    # A share whose files belong to another user, as of NFS or SMB, refuses this: there the share decides who may read.
+    with contextlib.suppress(PermissionError):
+        file.chmod(file.stat().st_mode | file.parent.stat().st_mode & 0o666)
 
 
 @contextlib.contextmanager
@@ -178,11 +179,15 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
 
 
-def _open_aside(file: Path) -> tuple[Path, IO[bytes]]:
+# From the start, as a share whose files belong to another user refuses to change a mode.
+_open_private = partial(os.open, mode=PRIVATE)
+
+
+def _open_aside(file: Path, opener: Callable[[str, int], int] | None) -> tuple[Path, IO[bytes]]:
     while True:
         aside = _aside(file)
         try:
-            output = aside.open("w+b")
+            output = open(aside, "w+b", opener=opener)  # noqa: SIM115 the caller closes it
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(file)) from None
         _claim(output.fileno())

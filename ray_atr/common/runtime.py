@@ -45,6 +45,7 @@ DECIDING_PACKAGES = [
     "mlflow",
     "optuna",
 ]
+LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10
 ROOM_SECONDS = 600
 """How long work waits for its first process, while resources become free or a cluster grows."""
@@ -99,6 +100,7 @@ def start_ray(num_cpus: int | None = None) -> None:
     """
     prepare_environment()
     import ray
+    from ray._private.utils import get_num_cpus
 
     if ray.is_initialized():
         return
@@ -109,10 +111,14 @@ def start_ray(num_cpus: int | None = None) -> None:
             ray.init(**options)
         else:
             _give_token()
+            _require_loopback()
             if shlex.quote(sys.executable) != sys.executable:
                 # Ray starts the processes of trials by a shell, and does not quote the path: with a space in the name of the
                 # folder of the environment none of them would ever start.
                 options["runtime_env"] = {"py_executable": shlex.quote(sys.executable)}
+            if num_cpus is None:
+                # Ray rounds a container's share of the CPUs down: with half a CPU it would run nothing.
+                num_cpus = max(1, int(get_num_cpus(override_docker_cpu_warning=True)))
             _start_local(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
     quiet_ray_data()
 
@@ -133,6 +139,17 @@ def _give_token() -> None:
             require_writable(file.parent)
     except (OSError, RuntimeError):
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _require_loopback() -> None:
+    """RayStartError if this machine cannot reach itself, as in a network namespace of its own: Ray would try for many minutes."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or error
+        advice = "bring it up (ip link set lo up), or use --ray never, which needs no network"
+        raise RayStartError(f"{LOOPBACK}: Ray cannot use the loopback network ({reason}); {advice}") from None
 
 
 def _start_local(*, tries: int = STARTS, **options: Any) -> None:

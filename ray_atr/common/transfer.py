@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 CHECKPOINT_FILE = "checkpoint.json"
 
 
-def put(source: Path, target: UPath) -> None:
-    """Copy a local file into a store, where it appears when it is complete."""
+def put(source: Path, target: Location) -> None:
+    """Copy a local file to another place; in a store it appears when it is complete."""
+    if isinstance(target, Path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Without mode and times, which a share whose files belong to another user refuses to set.
+        shutil.copyfile(source, target)
+        return
     with_retries(target, lambda: target.fs.put_file(str(source), target.path))
 
 
@@ -41,9 +46,6 @@ def get(source: UPath, target: Path) -> None:
 
 def put_folder(source: Path, target: Location, *, last: str = "") -> None:
     """Copy a local folder's files to another place; in a store `last` is copied last, as the sign that the folder is complete."""
-    if isinstance(target, Path):
-        shutil.copytree(source, target)
-        return
     names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
     for name in sorted(names, key=lambda name: name == last):
         put(source / name, target / name)
