@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,20 @@ def test_vectors_belong_to_the_weights_not_to_the_name_of_their_file(published: 
     # What the tower does beside its weights counts too.
     pooled = prepared_for(override(published, {"model.text.pooling": "cls"}), home)
     assert pooled.captions != first.captions
+
+
+def test_vectors_follow_a_tokeniser_that_changed_in_one_language_alone(tmp_path: Path) -> None:
+    """English has no accents, and is the first language."""
+    checkpoint = tiny_checkpoints.bert(tmp_path / "bert")
+    chosen = {"model__text": "bert", "model__text__checkpoint": str(checkpoint), "model__text__adapt__is_frozen": True}
+    data = make_data(tmp_path / "tones", num_train=12, num_val=4, num_test=4)
+    experiment = tiny(data, objective="kcl", **chosen)
+    first = prepared_for(experiment, tmp_path)
+    file = checkpoint / "tokenizer_config.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"strip_accents": False}), encoding="utf-8"
+    )
+    assert prepared_for(experiment, tmp_path).captions != first.captions
 
 
 def test_vectors_are_what_the_towers_compute(published: Experiment, home: Path) -> None:
