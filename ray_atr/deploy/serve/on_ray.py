@@ -71,11 +71,10 @@ class RayServer:
 
     def located(self) -> RayServer:
         """The same with absolute names, as replicas run in another folder."""
-        places = {
-            name: place and str(locate(place, keeps_links=True))
-            for name, place in (("checkpoint", self.checkpoint), ("audio", self.audio))
-        }
-        return replace(self, indexes=[str(locate(place, keeps_links=True)) for place in self.indexes], **places)
+        places = [str(locate(place, keeps_links=True)) for place in self.indexes]
+        checkpoint = self.checkpoint and str(locate(self.checkpoint, keeps_links=True))
+        audio = self.audio and str(locate(self.audio, keeps_links=True))
+        return replace(self, indexes=places, checkpoint=checkpoint, audio=audio)
 
 
 class RemoteShard:

@@ -86,7 +86,7 @@ class Unfinished:
             # What a node lacks says nothing against the work so far, which a ValueError removes once it is begun.
             self.is_begun = False
             if storage.is_local(self.work):
-                require_on_all_nodes("--out", Path(self.destination), self.work / HASH_FILE)
+                require_on_all_nodes("--out", Path(str(self.destination)), self.work / HASH_FILE)
             if read is not None and storage.is_local(read):
                 require_on_all_nodes("--source", read, read)
             self.is_begun = True
