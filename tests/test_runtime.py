@@ -93,6 +93,20 @@ def test_an_error_on_another_node_names_it(cause: Exception, said: str) -> None:
         assert str(raised.value).removesuffix(": 'a.wav'") == said + where
 
 
+def test_an_error_of_a_disk_in_a_task_keeps_the_name_of_its_file() -> None:
+    """Ray Data appends its lines to an error's arguments; OSError takes the third one for the file."""
+    told = "Failed to apply UDF transform after 1/1 attempts (total backoff 0.0s).\nTo change retry attempts, ..."
+    for line, name in (("No space left on device: '/data/a'", "/data/a"), ("No space left on device", None)):
+        text = f"ray::Map() (pid=1, ip=10.0.0.2)\nOSError: [Errno 28] {line}"
+        error = RayTaskError("job", text, OSError(28, "No space left on device", told))
+        with pytest.raises(OSError, match="No space left") as raised, task_errors():
+            raise error.as_instanceof_cause()
+        assert (raised.value.filename, raised.value.strerror) == (
+            name,
+            "No space left on device (on the node 10.0.0.2)",
+        )
+
+
 @pytest.mark.parametrize("address", ["", "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     require_answer(address)

@@ -52,6 +52,7 @@ ROOM_SECONDS = 600
 ANSWER_SECONDS = 60
 """How long each node of a cluster has to say which files it has; its process starts meanwhile."""
 STARTS = 3  # tries to start a Ray, which gives its node 30 s to appear
+ALONE = "--ray never uses this node alone"
 
 
 def is_inside_a_cluster() -> bool:
@@ -292,6 +293,10 @@ def task_errors() -> Iterator[None]:
         texts = [text for text in texts if not str(text).startswith(attempts)]
         where = other_node_of(str(error))
         if isinstance(cause, OSError) and cause.strerror:
+            if str(cause.filename).startswith(attempts):
+                # Ray appended its lines to two arguments, and OSError takes a third one for the file.
+                named = re.findall(r"^\w*Error: \[Errno \d+\] .*: '(.+)'$", str(error), re.MULTILINE)
+                cause.filename = named[-1] if named else None
             cause.strerror += where
         elif texts and isinstance(texts[-1], str):
             texts[-1] += where
@@ -316,8 +321,8 @@ def this_node() -> str:
     return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
-def require_on_all_nodes(name: str, folder: Path, file: Path) -> None:
-    """ValueError, with the name, if another node of the cluster does not have this file of a folder that its processes use.
+def require_on_all_nodes(name: str, folder: Path, file: Path, *, remedy: str = ALONE) -> None:
+    """ValueError, with the name and a remedy, if another node of the cluster lacks this file of a folder that its processes use.
 
     Nodes without CPUs run none. A node that goes away, or does not answer within a minute, is not counted. Does nothing
     without Ray.
@@ -340,8 +345,9 @@ def require_on_all_nodes(name: str, folder: Path, file: Path) -> None:
                 lacking.append(asked[answer])
     if lacking:
         nodes = ", ".join(sorted(lacking))
-        allowed = f"a folder that every node mounts (--out, RAY_ATR_HOME), or a URL; it is missing on {nodes}"
-        raise refuse(name, str(folder), f"{allowed}; --ray never uses this node alone")
+        raise refuse(
+            name, str(folder), f"a folder that every node mounts, or a URL; it is missing on {nodes}; {remedy}"
+        )
 
 
 def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:

@@ -188,7 +188,7 @@ def _require_shared(folder: Location) -> None:
     if isinstance(folder, Path):
         # A new file, as an earlier run may have left a folder of this name on another node.
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-") as seen:
-            require_on_all_nodes("run folder", folder, Path(seen.name))
+            require_on_all_nodes("run folder (--out, RAY_ATR_HOME)", folder, Path(seen.name))
 
 
 def _result(queue: TrialQueue, failure: str | None, *, is_out_of_time: bool) -> SweepResult:

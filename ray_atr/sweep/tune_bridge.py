@@ -71,9 +71,8 @@ def run_with_tune(
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     run, plan = queue.run, queue.plan
     shown = [goal.metric for goal in plan.goals]
-    trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), shown=shown)
     tuner = tune.Tuner(
-        tune.with_resources(trainable, resources_by_trial(run)),
+        tune.with_resources(trainable_of(str(run.path), str(home), shown), resources_by_trial(run)),
         tune_config=tune.TuneConfig(
             search_alg=_asker(queue, is_over),
             scheduler=scheduler,
@@ -102,6 +101,19 @@ def run_with_tune(
         if cause is not None:
             raise cause from None
         raise
+
+
+def trainable_of(run: str, home: str, shown: Sequence[str]) -> Callable[[dict[str, Any]], None]:
+    """What each trial's process calls with its configuration.
+
+    It carries these texts itself. Tune's `with_parameters` would leave them in the object store of the driver's node: if Ray
+    loses that node, later trials would wait for them for ever.
+    """
+
+    def trainable(config: dict[str, Any]) -> None:
+        run_in_tune(config, run, home, shown)
+
+    return trainable
 
 
 def resources_by_trial(run: RunFolder) -> Callable[[dict[str, Any]], Any]:

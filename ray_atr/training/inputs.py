@@ -180,7 +180,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, echo: E
     else:
         folder = str(locate(experiment.data.source, keeps_links=True))
     if use_ray and is_local(locate(folder)):
-        require_on_all_nodes("data.source", Path(folder), Path(folder) / MANIFEST_FILE)
+        name = "RAY_ATR_HOME" if experiment.data.source == "soundscapes" else "data.source"
+        require_on_all_nodes(name, Path(folder), Path(folder) / MANIFEST_FILE)
     manifest = read_manifest(folder)
     tokenizer = _tokenizer(experiment, manifest, home)
     if experiment.train.learning_rate == "auto":

@@ -237,13 +237,40 @@ def test_a_start_that_fails_leaves_no_serve_on_the_cluster(
 
     monkeypatch.setattr(on_ray, "start_ray", lambda num_cpus: called.append("ray"))
     monkeypatch.setattr(ray, "cluster_resources", dict)
-    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(proxies={}))
+    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(proxies={}, applications={}))
     monkeypatch.setattr(serve, "start", lambda **_: called.append("start"))
     monkeypatch.setattr(serve, step, failing)
     monkeypatch.setattr(serve, "shutdown", lambda: called.append("shutdown"))
     with pytest.raises(type(error)):
         on_ray.start_serving(on_ray.RayServer(indexes=[str(place / "whole")]))
     assert called == ["ray", *(["start"] if step == "run" else []), "shutdown"]
+
+
+def test_replicas_are_given_absolute_names(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray_atr.deploy.serve.on_ray import RayServer
+
+    monkeypatch.chdir(place)
+    located = RayServer(indexes=["whole", "s3://bucket/index"], checkpoint="run", audio="audio").located()
+    assert located.indexes == [str(place / "whole"), "s3://bucket/index"]
+    assert (located.checkpoint, located.audio) == (str(place / "run"), str(place / "audio"))
+    assert RayServer(indexes=["whole"]).located().checkpoint is None
+
+
+def test_a_mistake_that_keeps_a_replica_from_starting_is_told_with_its_node() -> None:
+    from ray_atr.deploy.serve.on_ray import mistake_of_replica
+
+    message = (
+        "The deployment failed to start 3 times in a row. See controller logs for details. Error:\n"
+        "ray::ServeReplica:ray_atr:shard-0.initialize_and_get_metadata() (pid=14200, ip=10.77.0.2, actor_id=5a)\n"
+        "ValueError: index: got '/own/index'; allowed a folder with an index.json"
+    )
+    failed = SimpleNamespace(
+        deployments={"app": SimpleNamespace(message=""), "shard-0": SimpleNamespace(message=message)}
+    )
+    told = mistake_of_replica(SimpleNamespace(applications={"ray_atr": failed}))
+    assert told == "index: got '/own/index'; allowed a folder with an index.json (on the node 10.77.0.2)"
+    failed = SimpleNamespace(deployments={"app": SimpleNamespace(message="TypeError: a mistake of ours")})
+    assert not mistake_of_replica(SimpleNamespace(applications={"ray_atr": failed}))
 
 
 def free_port() -> int:

@@ -25,6 +25,7 @@ from ray_atr.sweep.tune_bridge import (
     _is_lost_with_its_node,
     resources_by_trial,
     resources_of_trial_process,
+    trainable_of,
 )
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.listener import SweepListener
@@ -218,3 +219,10 @@ def test_a_trial_that_still_trains_keeps_the_sweep_going_until_it_fails_too() ->
     assert common_failure(recording, "no data", "no data", "no data") is None
     recording.failed(of_trial(9), "no data")
     assert recording.common_failure == "no data"
+
+
+def test_a_trial_needs_nothing_of_the_object_store_of_the_drivers_node(tmp_path: Path) -> None:
+    """Ray may have lost that node by the time a trial starts, while the driver goes on."""
+    sent = cloudpickle.dumps(trainable_of(str(tmp_path / "run"), str(tmp_path), ["loss"]))
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "run"))):
+        pickle.loads(sent)({"trial_id": "one"})

@@ -86,10 +86,10 @@ class Search(ABC):
         """The retriever that encodes queries. ValueError unless it made the vectors."""
         retriever = self._given
         if retriever is None:
-            retriever = Retriever.from_pretrained(str(self._retriever_folder))
+            retriever = Retriever.from_pretrained(str(self.retriever_folder))
             retriever.to("cuda" if torch.cuda.is_available() else "cpu")
         if model_fingerprint(retriever) != self.manifest.model and not self._has_pack:
-            given = "the retriever given" if self._given is not None else str(self._retriever_folder)
+            given = "the retriever given" if self._given is not None else str(self.retriever_folder)
             allowed = f"the model that made the index's vectors, {self.manifest.checkpoint}"
             raise refuse("checkpoint", given, allowed)
         return retriever
@@ -139,10 +139,11 @@ class Search(ABC):
     @property
     def _has_pack(self) -> bool:
         """Whether the retriever is a language pack that was fitted to the space of these vectors."""
-        return self._given is None and fitted_to(self._retriever_folder) == self.manifest.model
+        return self._given is None and fitted_to(self.retriever_folder) == self.manifest.model
 
     @property
-    def _retriever_folder(self) -> Location:
+    def retriever_folder(self) -> Location:
+        """Where the retriever that encodes queries is. ValueError if it is nowhere."""
         try:
             return saved_retriever(self._checkpoint or self.manifest.checkpoint, "--checkpoint")
         except ValueError as error:
@@ -158,7 +159,7 @@ class Search(ABC):
         if self._given is not None and self._checkpoint is None:
             return None
         model = model_fingerprint(self.retriever) if self._has_pack else self.manifest.model
-        return Calibration.read(self._retriever_folder, model)
+        return Calibration.read(self.retriever_folder, model)
 
     @cached_property
     def is_told_language(self) -> bool:

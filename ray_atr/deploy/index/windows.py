@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 
 from ray_atr.common.digests import digest_of
 from ray_atr.common.jobs import Resources, run_jobs
-from ray_atr.common.runtime import is_inside_a_cluster, start_ray
+from ray_atr.common.runtime import is_inside_a_cluster, require_on_all_nodes, start_ray
 from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.storage import is_local, locate
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
@@ -204,7 +206,9 @@ def sound_encoder(
 def encode_archive(
     retriever: Retriever, archive: Archive, sounds: Iterable[ArchivedSound], checkpoint: str, encoding: IndexEncoding
 ) -> Iterator[EncodedSound]:
-    """The sounds with their windows, in the order of completion; those that cannot be read have the reason."""
+    """The sounds with their windows, in the order of completion; those that cannot be read have the reason. ValueError if another
+    node that encodes lacks the archive or the checkpoint.
+    """
     if not uses_ray(encoding):
         yield from encode_sounds(retriever, sounds, archive.read, batch_size=encoding.batch_size)
         return
@@ -212,6 +216,11 @@ def encode_archive(
     import ray
 
     waiting = [sound.without_data() for sound in sounds]
+    # A node without the archive's disk would take every sound for a broken file.
+    if (found := next((sound for sound in waiting if sound.modified_ns), None)) is not None:
+        require_on_all_nodes("--audio", Path(archive.place), Path(archive.place, found.path))
+    if is_local(place := locate(checkpoint)):
+        require_on_all_nodes("--checkpoint", place, place)
     jobs = [waiting[start : start + SOUNDS_IN_A_JOB] for start in range(0, len(waiting), SOUNDS_IN_A_JOB)]
     gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
     each = Resources(gpus=gpus, processes=encoding.encoders, threads=1, setting="--encoders")

@@ -7,12 +7,14 @@ each of which has its own deployment.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ray import serve
@@ -20,9 +22,11 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from ray_atr.common.runtime import is_inside_a_cluster, start_ray
+from ray_atr.common.runtime import is_inside_a_cluster, other_node_of, require_on_all_nodes, start_ray
 from ray_atr.common.settings import refuse
+from ray_atr.common.storage import is_local, locate
 from ray_atr.deploy.index.current import CurrentIndex
+from ray_atr.deploy.index.layout import INDEX_FILE
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.shards import Answer, Given, OpenShard, ShardedIndex, read_first
 from ray_atr.deploy.serve.app import create_app
@@ -36,6 +40,8 @@ SHARD_SECONDS = 60.0
 """Time limit for a shard's answer."""
 SIZES_SECONDS = 5.0
 """Time limit for a shard's sizes, which need no search: `/health` asks for them often, and each request holds a thread."""
+REQUEST_SECONDS = 240.0
+"""Time limit for an answer, with the wait for a replica: more than a body (60 s) and a shard (`SHARD_SECONDS`) may take."""
 logger = logging.getLogger(__name__)
 
 
@@ -60,6 +66,13 @@ class RayServer:
     def shards(self) -> Sequence[str]:
         """The indexes that have their own replicas; none if there is only one index."""
         return self.indexes if len(self.indexes) > 1 else ()
+
+    def located(self) -> RayServer:
+        """The same with absolute names, as replicas run in another folder."""
+        places = [str(locate(place, keeps_links=True)) for place in self.indexes]
+        checkpoint = self.checkpoint and str(locate(self.checkpoint, keeps_links=True))
+        audio = self.audio and str(locate(self.audio, keeps_links=True))
+        return replace(self, indexes=places, checkpoint=checkpoint, audio=audio)
 
 
 class RemoteShard:
@@ -129,17 +142,27 @@ def start_serving(server: RayServer) -> None:
     """Deploy the app on the cluster of RAY_ADDRESS, or else on a local Ray; returns when every replica is ready.
 
     `limits.most_waiting` requests wait for a replica; more are answered 503. Each replica of the app has a GPU if there are
-    enough. ValueError if the cluster runs Ray Serve already, which would use its own address instead of the given one.
+    enough. ValueError if the cluster runs Ray Serve already, which would use its own address instead of the given one, and if a
+    node lacks an index or the retriever.
     """
     import ray
 
+    server = server.located()
     # Mistakes are raised before anything starts.
-    ShardedIndex([], read_first(server.indexes), checkpoint=server.checkpoint).open_models()
+    opened = ShardedIndex([], read_first(server.indexes), checkpoint=server.checkpoint)
+    opened.open_models()
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.
     if serve.status().proxies:
         raise refuse("--ray", "a cluster on which Ray Serve runs already", "one without it: `serve shutdown` ends it")
+    used = [("INDEX", place, place / INDEX_FILE) for place in map(locate, server.indexes) if is_local(place)]
+    if is_local(opened.retriever_folder):
+        used.append(("--checkpoint", opened.retriever_folder, opened.retriever_folder))
+    for name, folder, file in used:
+        require_on_all_nodes(name, folder, file, remedy="without --ray this node serves alone")
+    if needed > (has := ray.cluster_resources().get("CPU", 0)):
+        logger.warning("the server takes %g CPUs, and the cluster has %g: it waits until nodes join", needed, has)
     gpus = 1 if ray.cluster_resources().get("GPU", 0) >= server.replicas else 0
     both: dict[str, Any] = {"num_replicas": server.replicas, "max_ongoing_requests": AT_A_TIME}
     on_cpu, on_gpu = {"num_cpus": server.cpus}, {"num_cpus": server.cpus, "num_gpus": gpus}
@@ -153,12 +176,31 @@ def start_serving(server: RayServer) -> None:
     app = serve.deployment(name="app", ray_actor_options=on_gpu, max_queued_requests=most, **both)(AppReplica)
     try:
         # The host is always given, since Serve's default depends on RAY_SERVE_ENABLE_HA_PROXY.
-        serve.start(proxy_location="HeadOnly", http_options={"host": server.host, "port": server.port})
+        http = {"host": server.host, "port": server.port, "request_timeout_s": REQUEST_SECONDS}
+        serve.start(proxy_location="HeadOnly", http_options=http)
         serve.run(app.bind(server, *shards), name=NAME, route_prefix="/")
-    except BaseException:
+    except BaseException as error:
+        mistake = ""
+        if isinstance(error, RuntimeError):
+            with contextlib.suppress(RayError, RayServeException):
+                mistake = mistake_of_replica(serve.status())
         # On a cluster it would stay, and the next start would be refused.
         serve.shutdown()
+        if mistake:
+            raise ValueError(mistake) from error
         raise
+
+
+def mistake_of_replica(status: Any) -> str:
+    """The message of the ValueError that keeps a replica from starting, with its node; empty if Serve's status has none.
+
+    Serve's own error names the deployment alone.
+    """
+    for app in status.applications.values():
+        for deployment in app.deployments.values():
+            if found := re.findall(r"^ValueError: (.+)", deployment.message, re.MULTILINE):
+                return f"{found[-1]}{other_node_of(deployment.message)}"
+    return ""
 
 
 def serve_on_ray(server: RayServer, is_ready: Callable[[], None]) -> None:

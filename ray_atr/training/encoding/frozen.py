@@ -163,7 +163,9 @@ def ensure_text_vectors(tower: FrozenTower, data: str, languages: Sequence[str])
 
     def fingerprint(built: Any) -> str:
         # Tokenisers may differ in one language only, as in what they do with accents.
-        probe = [caption for language in languages for caption in itertools.islice(_captions(manifest, [language]), PROBE)]
+        probe = [
+            caption for language in languages for caption in itertools.islice(_captions(manifest, [language]), PROBE)
+        ]
         tokens = built.tokenise([text for text, _ in probe], [language for _, language in probe])
         return tower_fingerprint(built) + cache_key(tokens)
 

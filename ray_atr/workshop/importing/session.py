@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ray_atr.common import storage
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
-from ray_atr.common.runtime import advising
+from ray_atr.common.runtime import advising, require_on_all_nodes, start_ray
 from ray_atr.data import shards
 
 HASH_FILE, NOTE = "work.sha256", ".note.json"
@@ -65,10 +65,15 @@ class Unfinished:
                 storage.remove_all(self.work / name)
 
     def written(
-        self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
+        self,
+        jobs: Mapping[str, Job],
+        make_worker: Callable[[], Callable[[Job], dict[str, Any]]],
+        ray: Resources | None,
+        read: storage.Location | None = None,
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """The position and the note of each shard, of jobs by their shards' files. First those that an earlier attempt
-        wrote and that have a note, then those written now: a worker writes a shard and returns its note.
+        wrote and that have a note, then those written now: a worker writes a shard and returns its note. With Ray, ValueError if
+        another node lacks the folder, or `read`, one of the files that the jobs read.
         """
         names = set(storage.names_in(self.work))
         waiting: list[tuple[int, tuple[str, Job]]] = []
@@ -77,6 +82,15 @@ class Unfinished:
                 yield index, json.loads(storage.read_bytes(self.work / note_file(file)))
             else:
                 waiting.append((index, (file, job)))
+        if waiting and ray is not None:
+            start_ray()
+            # What a node lacks says nothing against the work so far, which a ValueError removes once it is begun.
+            self.is_begun = False
+            if storage.is_local(self.work):
+                require_on_all_nodes("--out", Path(str(self.destination)), self.work / HASH_FILE)
+            if read is not None and storage.is_local(read):
+                require_on_all_nodes("--source", read, read)
+            self.is_begun = True
         noting = partial(_noting, str(self.work), make_worker)
         for number, note in run_jobs([job for _, job in waiting], noting, ray=ray):
             yield waiting[number][0], note
