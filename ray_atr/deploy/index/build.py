@@ -97,8 +97,8 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
         for path in folder.iterdir()
     ):
         raise refuse("--out", out, "a new or empty folder")
-    retriever = saved_retriever(checkpoint, "--checkpoint")
-    return bring_up_to_date(folder, retriever, open_archive(audio), part=part, **options)
+    archive = open_archive(audio)
+    return bring_up_to_date(folder, saved_retriever(checkpoint, "--checkpoint"), archive, part=part, **options)
 
 
 def _killed_at_its_end(folder: Path, audio: str, part: str) -> bool:
