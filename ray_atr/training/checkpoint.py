@@ -139,10 +139,7 @@ class TrainState:
         self.retriever.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
-        progress = state["progress"]
-        # Checkpoints of 0.1 have no counts: each step counted for every scalar.
-        counts = dict.fromkeys(progress["sums"], progress["step_in_epoch"])
-        self.progress = Progress(**{"counts": counts, **progress})
+        self.progress = Progress(**state["progress"])
         if group.rank < len(state["random"]):
             restore_random_state(state["random"][group.rank])
         self.memory.load_state_dict(state["memory"])

@@ -6,8 +6,8 @@ import pickle
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import MagicMock, Mock
+from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from ray_atr.common.override import override
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import (
     STATE_FILE,
-    Progress,
     TrainState,
     deciding_settings,
     load_checkpoint,
@@ -134,19 +133,3 @@ def test_a_run_that_goes_on_in_another_precision_says_so(
     save_checkpoint(tmp_path / LAST, content if was is None else {**content, "precision": was})
     resume(Mock(), data_of(experiment, WorkerGroup()), tmp_path)
     assert ("trained in bfloat16; train.precision=auto is float32 on this device" in caplog.text) == warned
-
-
-def test_an_epoch_that_began_before_its_steps_were_counted_has_the_mean_over_all_of_them() -> None:
-    """A checkpoint within an epoch, written by 0.1."""
-    began = Progress()
-    for _ in range(2):
-        began.add({"loss": 1.0, "gradient_norm": 3.0}, seconds=1.0)
-    saved = {**vars(began)}
-    del saved["counts"]
-    nothing: dict[str, Any] = {
-        name: {} for name in ("model", "optimizer", "scheduler", "memory", "correspondence", "unvalidated_weights")
-    }
-    state = TrainState(*(MagicMock() for _ in range(6)))
-    state.load_state_dict({**nothing, "random": [], "progress": saved}, WorkerGroup())
-    state.progress.add({"loss": 4.0}, seconds=1.0)
-    assert state.progress.end_epoch() == {"loss": 2.0, "gradient_norm": 3.0}
