@@ -52,28 +52,30 @@ if [ -n "${SLURM_MEM_PER_NODE:-}" ]; then
     resources+=(--object-store-memory $((SLURM_MEM_PER_NODE * 1024 * 1024 * 3 / 10)))
 fi
 
+joined='import sys, ray; ray.init(logging_level="ERROR"); sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))'
+wait_for_nodes() {
+    until python -c "$joined" "$1" 2>/dev/null; do
+        for process in "${started[@]}"; do
+            kill -0 "$process" 2>/dev/null || { echo "Ray did not start on all $1 nodes: see above"; exit 1; }
+        done
+        sleep 2
+    done
+}
+
 # Not `ray symmetric-run`: it refuses a node on which any other Ray runs, and stops all of the user's at its end.
+export RAY_ADDRESS=$head_address:$port
 ray start --head --node-ip-address "$head_address" --port "$port" --ray-client-server-port $((port + 2)) --block \
     "${resources[@]}" "${ports[@]}" &
 started+=($!)
-export RAY_ADDRESS=$head_address:$port
+wait_for_nodes 1
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     others=$((SLURM_JOB_NUM_NODES - 1))
     # Since version 22.05, Slurm gives a step one CPU of a task's unless it asks again.
     srun --nodes=$others --ntasks=$others --exclude="$SLURMD_NODENAME" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
         ray start --address "$RAY_ADDRESS" --block "${resources[@]}" "${ports[@]}" &
     started+=($!)
+    wait_for_nodes "$SLURM_JOB_NUM_NODES"
 fi
-# The command begins when all nodes have joined.
-joined='import sys, ray; ray.init(logging_level="ERROR"); sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))'
-tries=0
-until python -c "$joined" "$SLURM_JOB_NUM_NODES" 2>/dev/null; do
-    if [ $((tries += 1)) -gt 60 ]; then
-        echo "Ray did not start on all $SLURM_JOB_NUM_NODES nodes"
-        exit 1
-    fi
-    sleep 5
-done
 
 options=()
 if [ "$gpus" -gt 0 ]; then

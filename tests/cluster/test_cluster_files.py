@@ -373,8 +373,8 @@ SLURM_TOOLS = {
     "uv": "",
     "scontrol": "",
     "hostname": 'case "$1" in --ip-address) echo 127.0.1.1;; *) echo 10.0.0.1 172.17.0.1;; esac',
-    "ray": "",
-    "srun": "",
+    "ray": "exec sleep 5",
+    "srun": "exec sleep 5",
 }
 
 
@@ -382,11 +382,14 @@ SLURM_TOOLS = {
 def slurm_job(tmp_path):
     """Runs the script with stand-ins for the tools; `pipeline` is what its command does. Returns its process and their calls."""
 
-    def run(pipeline: str = "exit 7", **environment: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    def run(
+        pipeline: str = "exit 7", is_broken: bool = False, **environment: str
+    ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         tools = tmp_path / "tools"
         tools.mkdir()
         python = f'case "$*" in pipelines/*) {pipeline};; esac'
-        for name, script in {**SLURM_TOOLS, "python": python}.items():
+        broken = dict.fromkeys(("ray", "python"), "exit 1") if is_broken else {}
+        for name, script in {**SLURM_TOOLS, "python": python, **broken}.items():
             call = f'echo "$(basename "$0") $*" >>{tmp_path}/called'
             (tools / name).write_text(f"#!/bin/bash\n{call}\n{script}\n")
             (tools / name).chmod(0o755)
@@ -429,6 +432,13 @@ def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_jo
     assert called.index(next(call for call in called if "ray.nodes()" in call)) < len(called) - 1
     assert called[-1] == f"python pipelines/sweep_noise.py --scaling.gpus_per_worker 1 {out} --seeds 0"
     assert not any("stop" in call or "symmetric-run" in call for call in called)
+
+
+def test_a_slurm_job_whose_ray_does_not_start_ends_at_once(slurm_job):
+    done, called = slurm_job(is_broken=True)
+    assert done.returncode == 1
+    assert "Ray did not start on all 1 nodes" in done.stdout
+    assert not any(call.startswith("srun") for call in called)
 
 
 def test_a_slurm_job_on_one_node_without_gpus_claims_none_and_resumes(slurm_job, tmp_path):
