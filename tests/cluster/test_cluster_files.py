@@ -372,9 +372,9 @@ def test_the_slurm_script_is_bash_and_uses_options_that_ray_has():
 SLURM_TOOLS = {
     "uv": "",
     "scontrol": "",
-    "hostname": 'case "$1" in --ip-address) echo 127.0.1.1;; *) echo 10.0.0.1 172.17.0.1;; esac',
-    "ray": "exec sleep 5",
-    "srun": "exec sleep 5",
+    "hostname": 'case "$1" in --ip-address) echo fd00::5 127.0.1.1;; *) echo 10.0.0.1 172.17.0.1;; esac',
+    "ray": "echo $RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE >slow; exec sleep 20",
+    "srun": "exec sleep 20",
 }
 
 
@@ -383,12 +383,13 @@ def slurm_job(tmp_path):
     """Runs the script with stand-ins for the tools; `pipeline` is what its command does. Returns its process and their calls."""
 
     def run(
-        pipeline: str = "exit 7", is_broken: bool = False, **environment: str
+        pipeline: str = "exit 7", ended: str = "", **environment: str
     ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         tools = tmp_path / "tools"
         tools.mkdir()
-        python = f'case "$*" in pipelines/*) {pipeline};; esac'
-        broken = dict.fromkeys(("ray", "python"), "exit 1") if is_broken else {}
+        most_joined = {"": 9, "srun": 1, "ray": 0}[ended]
+        python = f'case "$*" in pipelines/*) {pipeline};; *) sleep 0.2; exit $((${{@: -1}} > {most_joined}));; esac'
+        broken = {ended: "exit 1"} if ended else {}
         for name, script in {**SLURM_TOOLS, "python": python, **broken}.items():
             call = f'echo "$(basename "$0") $*" >>{tmp_path}/called'
             (tools / name).write_text(f"#!/bin/bash\n{call}\n{script}\n")
@@ -418,6 +419,7 @@ def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_jo
     """Nodes may be shared with other jobs: neither their memory nor their GPUs nor their ports nor their Rays are this one's."""
     done, called = slurm_job(SLURM_GPUS_ON_NODE="2", SLURM_MEM_PER_NODE="1000")
     assert done.returncode == 7, done.stderr
+    assert (tmp_path / "slow").read_text() == "1\n", "a small /dev/shm is no reason to refuse"
     head = next(call for call in called if call.startswith("ray start"))
     assert "--node-ip-address 10.0.0.1 --port 20048 --ray-client-server-port 20050" in head, "not the loopback address"
     others = next(call for call in called if call.startswith("srun"))
@@ -434,11 +436,12 @@ def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_jo
     assert not any("stop" in call or "symmetric-run" in call for call in called)
 
 
-def test_a_slurm_job_whose_ray_does_not_start_ends_at_once(slurm_job):
-    done, called = slurm_job(is_broken=True)
+@pytest.mark.parametrize(("ended", "nodes"), [("ray", 1), ("srun", 2)])
+def test_a_slurm_job_whose_ray_ends_waits_no_longer(slurm_job, ended, nodes):
+    done, called = slurm_job(ended=ended)
     assert done.returncode == 1
-    assert "Ray did not start on all 1 nodes" in done.stdout
-    assert not any(call.startswith("srun") for call in called)
+    assert f"Ray did not start on all {nodes} nodes" in done.stdout
+    assert not any("pipelines/" in call for call in called)
 
 
 def test_a_slurm_job_on_one_node_without_gpus_claims_none_and_resumes(slurm_job, tmp_path):
