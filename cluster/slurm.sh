@@ -9,6 +9,7 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 #SBATCH --output=ray-atr-%j.log
+#SBATCH --open-mode=append
 #
 # A sweep over the nodes of one allocation:  sbatch cluster/slurm.sh --recipe quickstart --seeds 0 1 2
 # Submit from the repository, on a file system that all nodes share. Five minutes before the time limit the job asks to be queued
@@ -35,12 +36,12 @@ port=$((20000 + 4 * (SLURM_JOB_ID % 2500)))
 export RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH=$root/.ray-token-$SLURM_JOB_ID
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
-started=()
-trap 'rm -f "$RAY_AUTH_TOKEN_PATH"; kill "${started[@]}" 2>/dev/null || true' EXIT
 
 export RAY_ATR_HOME=$root
 # Socket names have a short limit, and node-local temporary folders are often long.
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID
+# Not `ray stop`, which stops all of the user's Rays on the node: those of other jobs too.
+trap 'rm -f "$RAY_AUTH_TOKEN_PATH"; kill $(jobs -rp) 2>/dev/null || true; pkill -f "$RAY_TMPDIR/" || true' EXIT
 
 gpus=${SLURM_GPUS_ON_NODE:-0}
 resources=(--num-cpus "$SLURM_CPUS_PER_TASK" --num-gpus "$gpus")
@@ -52,30 +53,21 @@ if [ -n "${SLURM_MEM_PER_NODE:-}" ]; then
     export RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE=1
 fi
 
-joined='import sys, ray; ray.init(logging_level="ERROR"); sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))'
-wait_for_nodes() {
-    # Without a head, one try would take three minutes.
-    until timeout 60 python -c "$joined" "$1" 2>/dev/null; do
-        for process in "${started[@]}"; do
-            kill -0 "$process" 2>/dev/null || { echo "Ray did not start on all $1 nodes: see above"; exit 1; }
-        done
-        sleep 2
-    done
-}
-
-# Not `ray symmetric-run`: it refuses a node on which any other Ray runs, and stops all of the user's at its end.
+# Not `ray symmetric-run`, which refuses a node on which another Ray runs, and ends with `ray stop`.
+ray start --head --node-ip-address "$head_address" --port "$port" \
+    --ray-client-server-port $((port + 2)) --dashboard-port $((port + 3)) "${resources[@]}" "${ports[@]}"
 export RAY_ADDRESS=$head_address:$port
-ray start --head --node-ip-address "$head_address" --port "$port" --ray-client-server-port $((port + 2)) --block \
-    "${resources[@]}" "${ports[@]}" &
-started+=($!)
-wait_for_nodes 1
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     others=$((SLURM_JOB_NUM_NODES - 1))
     # Since version 22.05, Slurm gives a step one CPU of a task's unless it asks again.
     srun --nodes=$others --ntasks=$others --exclude="$SLURMD_NODENAME" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
         ray start --address "$RAY_ADDRESS" --block "${resources[@]}" "${ports[@]}" &
-    started+=($!)
-    wait_for_nodes "$SLURM_JOB_NUM_NODES"
+    others=$!
+    joined='import sys, ray; ray.init(logging_level="ERROR"); sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))'
+    until python -c "$joined" "$SLURM_JOB_NUM_NODES"; do
+        kill -0 "$others" 2>/dev/null || { echo "Ray did not start on all $SLURM_JOB_NUM_NODES nodes: see above"; exit 1; }
+        sleep 2
+    done
 fi
 
 options=()
