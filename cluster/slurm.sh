@@ -25,11 +25,9 @@ cd "$root"
 uv sync --frozen --no-dev --extra s3 --extra gcs
 export PATH=$root/.venv/bin:$PATH
 
-# This script runs on the first node, which is Ray's head. Some distributions give a host's name to the loopback address.
-head_address=$(hostname --ip-address | awk '{print $1}')
-if [[ $head_address == 127.* ]]; then
-    head_address=$(hostname --all-ip-addresses | awk '{print $1}')
-fi
+# This script runs on the first node, which is Ray's head. A host's name may have the loopback address, or one of IPv6 first.
+head_address=$(echo "$(hostname --ip-address)" "$(hostname --all-ip-addresses)" | tr ' ' '\n' |
+    awk '/^[0-9.]+$/ && !/^127\./ && !found++')
 # Ports that differ from job to job, as nodes may be shared. Workers take any free ones.
 port=$((20000 + 4 * (SLURM_JOB_ID % 2500)))
 
@@ -50,6 +48,8 @@ ports=(--dashboard-agent-listen-port $((port + 1)) --min-worker-port 0 --max-wor
 if [ -n "${SLURM_MEM_PER_NODE:-}" ]; then
     # Ray's own share, but of the job's memory (MiB) instead of the node's.
     resources+=(--object-store-memory $((SLURM_MEM_PER_NODE * 1024 * 1024 * 3 / 10)))
+    # As with its own share, Ray uses its temporary folder if /dev/shm is too small, instead of refusing more than 10 GB.
+    export RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE=1
 fi
 
 # Not `ray symmetric-run`: it refuses a node on which any other Ray runs, and stops all of the user's at its end.
@@ -67,8 +67,9 @@ fi
 # The command begins when all nodes have joined.
 joined='import sys, ray; ray.init(logging_level="ERROR"); sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))'
 tries=0
-until python -c "$joined" "$SLURM_JOB_NUM_NODES" 2>/dev/null; do
-    if [ $((tries += 1)) -gt 60 ]; then
+until timeout 60 python -c "$joined" "$SLURM_JOB_NUM_NODES" 2>/dev/null; do
+    # No longer if one that was started has ended: without a head, each try takes a minute.
+    if [ "$(jobs -rp | wc -l)" -lt ${#started[@]} ] || [ $((tries += 1)) -gt 60 ]; then
         echo "Ray did not start on all $SLURM_JOB_NUM_NODES nodes"
         exit 1
     fi

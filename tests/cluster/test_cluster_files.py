@@ -372,9 +372,9 @@ def test_the_slurm_script_is_bash_and_uses_options_that_ray_has():
 SLURM_TOOLS = {
     "uv": "",
     "scontrol": "",
-    "hostname": 'case "$1" in --ip-address) echo 127.0.1.1;; *) echo 10.0.0.1 172.17.0.1;; esac',
-    "ray": "",
-    "srun": "",
+    "hostname": 'case "$1" in --ip-address) echo fd00::5 127.0.1.1;; *) echo 10.0.0.1 172.17.0.1;; esac',
+    "ray": "exec sleep 60",
+    "srun": "exec sleep 60",
 }
 
 
@@ -382,11 +382,13 @@ SLURM_TOOLS = {
 def slurm_job(tmp_path):
     """Runs the script with stand-ins for the tools; `pipeline` is what its command does. Returns its process and their calls."""
 
-    def run(pipeline: str = "exit 7", **environment: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    def run(
+        pipeline: str = "exit 7", tools_of_job: dict[str, str] = SLURM_TOOLS, **environment: str
+    ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         tools = tmp_path / "tools"
         tools.mkdir()
         python = f'case "$*" in pipelines/*) {pipeline};; esac'
-        for name, script in {**SLURM_TOOLS, "python": python}.items():
+        for name, script in {"python": python, **tools_of_job}.items():
             call = f'echo "$(basename "$0") $*" >>{tmp_path}/called'
             (tools / name).write_text(f"#!/bin/bash\n{call}\n{script}\n")
             (tools / name).chmod(0o755)
@@ -413,7 +415,9 @@ def test_a_slurm_job_asks_to_be_queued_again_and_ends_as_its_sweep_did(slurm_job
 
 def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_job, tmp_path):
     """Nodes may be shared with other jobs: neither their memory nor their GPUs nor their ports nor their Rays are this one's."""
-    done, called = slurm_job(SLURM_GPUS_ON_NODE="2", SLURM_MEM_PER_NODE="1000")
+    tools = {**SLURM_TOOLS, "ray": "echo $RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE >slow; exec sleep 60"}
+    done, called = slurm_job(tools_of_job=tools, SLURM_GPUS_ON_NODE="2", SLURM_MEM_PER_NODE="1000")
+    assert (tmp_path / "slow").read_text() == "1\n", "a small /dev/shm is no reason to refuse"
     assert done.returncode == 7, done.stderr
     head = next(call for call in called if call.startswith("ray start"))
     assert "--node-ip-address 10.0.0.1 --port 20048 --ray-client-server-port 20050" in head, "not the loopback address"
@@ -429,6 +433,15 @@ def test_a_slurm_job_gives_ray_what_it_was_given_and_stops_no_other_ray(slurm_jo
     assert called.index(next(call for call in called if "ray.nodes()" in call)) < len(called) - 1
     assert called[-1] == f"python pipelines/sweep_noise.py --scaling.gpus_per_worker 1 {out} --seeds 0"
     assert not any("stop" in call or "symmetric-run" in call for call in called)
+
+
+@pytest.mark.parametrize("ended", ["ray", "srun"])
+def test_a_slurm_job_whose_ray_ends_at_once_waits_no_longer(slurm_job, ended):
+    tools = {**SLURM_TOOLS, ended: "exit 1", "python": "sleep 1; exit 1"}
+    done, called = slurm_job(tools_of_job=tools)
+    assert done.returncode == 1
+    assert "Ray did not start on all 2 nodes" in done.stdout
+    assert not any("pipelines/" in call for call in called)
 
 
 def test_a_slurm_job_on_one_node_without_gpus_claims_none_and_resumes(slurm_job, tmp_path):
