@@ -199,16 +199,18 @@ def test_storage_that_is_away_is_not_taken_for_a_file_that_is_absent() -> None:
         file_exists(place / "result.json")
 
 
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EIO])
 @pytest.mark.parametrize("failures", [5, 10**6])
 def test_a_store_that_has_answered_is_asked_again_for_a_while(
-    failures: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    failures: int, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """s3fs raises an answer that it does not know, such as XMinioServerNotInitialized, as EIO, with its cause."""
     now, asked = [0.0], [0]
 
     def away(request: str, path: str) -> None:
         asked[0] += request != "info"
         if request != "info" and asked[0] <= failures:
-            raise TimeoutError(110, "Connection timed out")
+            raise OSError(number, "Connection timed out") from RuntimeError("of the client's library")
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(locations, "time", clock)

@@ -109,6 +109,16 @@ def storage_errors(place: Location) -> Iterator[None]:
         raise StorageError(redact(f"{shown}: the storage cannot be used ({reason})")) from error
 
 
+def disk_refusal(error: StorageError) -> OSError | None:
+    """The error behind it if this machine's disk refused a write. One of a store may have the same number, as s3fs raises answers
+    that it does not know, such as that of a MinIO that starts, but has a cause.
+    """
+    refused = error.__cause__
+    if isinstance(refused, OSError) and refused.errno in REFUSALS and refused.__cause__ is None:
+        return refused
+    return None
+
+
 def with_retries(place: Location, action: Callable[[], Result]) -> Result:
     """The result of `action` at a location. StorageError, as of `storage_errors`, if the storage is unavailable.
 
@@ -125,8 +135,8 @@ def with_retries(place: Location, action: Callable[[], Result]) -> Result:
             if isinstance(error.__cause__, ANSWERS):
                 _answered.add(store)
                 raise
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in REFUSALS:
-                raise  # the disk of this machine is full or fails
+            if disk_refusal(error):
+                raise
             if isinstance(place, Path) or store not in _answered or time.monotonic() + pause > deadline:
                 raise
             if pause == 0.5:

@@ -13,9 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_atr.common.atomic import REFUSALS, files_aside, new_folder
+from ray_atr.common.atomic import files_aside, new_folder
 from ray_atr.common.digests import read_text, write_text
-from ray_atr.common.locations import Location, StorageError, entries_in, file_exists, safe_name, with_retries
+from ray_atr.common.locations import (
+    Location,
+    StorageError,
+    disk_refusal,
+    entries_in,
+    file_exists,
+    safe_name,
+    with_retries,
+)
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -39,8 +47,8 @@ def get(source: UPath, target: Path) -> None:
     try:
         with_retries(source, lambda: source.fs.get_file(source.path, str(target)))
     except StorageError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in REFUSALS:
-            raise OSError(error.__cause__.errno, error.__cause__.strerror, str(target)) from None
+        if refused := disk_refusal(error):
+            raise OSError(refused.errno, refused.strerror, str(target)) from None
         raise
 
 
