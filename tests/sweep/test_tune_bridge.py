@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import ray
 from ray import cloudpickle
 
 from ray_atr.cli.parse import heartbeat
@@ -221,8 +222,14 @@ def test_a_trial_that_still_trains_keeps_the_sweep_going_until_it_fails_too() ->
     assert recording.common_failure == "no data"
 
 
-def test_a_trial_needs_nothing_of_the_object_store_of_the_drivers_node(tmp_path: Path) -> None:
+def test_a_trial_needs_nothing_of_the_object_store_of_the_drivers_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray may have lost that node by the time a trial starts, while the driver goes on."""
+    stored: list[object] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "put", stored.append)
     sent = cloudpickle.dumps(trainable_of(str(tmp_path / "run"), str(tmp_path), ["loss"]))
+    assert not stored
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / "run"))):
         pickle.loads(sent)({"trial_id": "one"})
