@@ -166,6 +166,20 @@ def test_equal_sounds_are_in_one_order_in_an_index_and_in_its_parts(place: Path,
         assert parts.search("a low tone", top=top) == whole.search("a low tone", top=top)
 
 
+def test_a_part_has_the_same_sounds_in_every_locale() -> None:
+    program = """
+from types import SimpleNamespace
+from ray_atr.deploy.index.archive import ArchivedSound, sounds_of_part
+names = ["caf\\xe9", "\\u65e5\\u672c", "\\udcff", *"abcdef"]
+archive = SimpleNamespace(sounds=lambda: [ArchivedSound(name) for name in names])
+print([[names.index(sound.path) for sound in sounds_of_part(archive, part)] for part in ("", "1/2", "2/2")])
+"""
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", program]
+    told = subprocess.run(command, env=os.environ | ascii_alone, capture_output=True, text=True, check=True).stdout
+    assert told == "[[0, 1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 6, 7, 8], [0, 3, 4, 5]]\n"
+
+
 def test_a_second_is_in_the_window_that_begins_with_it(place: Path) -> None:
     index = Index.open(place / "index")
     own = [row for row in rows_of(place / "index") if row["path"] == "tone 1.wav"]

@@ -269,6 +269,9 @@ def test_a_mistake_that_keeps_a_replica_from_starting_is_told_with_its_node() ->
     )
     told = mistake_of_replica(SimpleNamespace(applications={"ray_atr": failed}))
     assert told == "index: got '/own/index'; allowed a folder with an index.json (on the node 10.77.0.2)"
+    damaged = SimpleNamespace(message="ray_atr.common.digests.DamagedFileError: 1/windows.arrow: damaged")
+    of_damaged = SimpleNamespace(applications={"ray_atr": SimpleNamespace(deployments={"app": damaged})})
+    assert mistake_of_replica(of_damaged) == "1/windows.arrow: damaged"
     failed = SimpleNamespace(deployments={"app": SimpleNamespace(message="TypeError: a mistake of ours")})
     assert not mistake_of_replica(SimpleNamespace(applications={"ray_atr": failed}))
 

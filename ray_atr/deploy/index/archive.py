@@ -178,7 +178,8 @@ def sounds_of_part(archive: Archive, part: str) -> Iterator[ArchivedSound]:
     """The sounds of a part, by a digest of each sound's path, so that other sounds do not change a sound's part."""
     number, count = numbers_of_part(part)
     for sound in archive.sounds():
-        if xxhash.xxh3_64_intdigest(os.fsencode(sound.path)) % count == number:
+        # The same bytes whatever the locale, in which a clip's name may have no place.
+        if xxhash.xxh3_64_intdigest(sound.path.encode("utf-8", "surrogateescape")) % count == number:
             yield sound
 
 

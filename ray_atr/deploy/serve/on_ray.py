@@ -192,13 +192,14 @@ def start_serving(server: RayServer) -> None:
 
 
 def mistake_of_replica(status: Any) -> str:
-    """The message of the ValueError that keeps a replica from starting, with its node; empty if Serve's status has none.
+    """The message of the ValueError, or of an error of ours, that keeps a replica from starting, with its node; empty if Serve's
+    status has none.
 
     Serve's own error names the deployment alone.
     """
     for app in status.applications.values():
         for deployment in app.deployments.values():
-            if found := re.findall(r"^ValueError: (.+)", deployment.message, re.MULTILINE):
+            if found := re.findall(r"^(?:ValueError|ray_atr\.[\w.]+): (.+)", deployment.message, re.MULTILINE):
                 return f"{found[-1]}{other_node_of(deployment.message)}"
     return ""
 
