@@ -151,14 +151,16 @@ def start_serving(server: RayServer) -> None:
     # Mistakes are raised before anything starts.
     opened = ShardedIndex([], read_first(server.indexes), checkpoint=server.checkpoint)
     opened.open_models()
+    retriever_folder = opened.retriever_folder
+    del opened  # the replicas have retrievers of their own
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.
     if serve.status().proxies:
         raise refuse("--ray", "a cluster on which Ray Serve runs already", "one without it: `serve shutdown` ends it")
     used = [("INDEX", place, place / INDEX_FILE) for place in map(locate, server.indexes) if is_local(place)]
-    if is_local(opened.retriever_folder):
-        used.append(("--checkpoint", opened.retriever_folder, opened.retriever_folder))
+    if is_local(retriever_folder):
+        used.append(("--checkpoint", retriever_folder, retriever_folder))
     for name, folder, file in used:
         require_on_all_nodes(name, folder, file, remedy="without --ray this node serves alone")
     if needed > (has := ray.cluster_resources().get("CPU", 0)):
