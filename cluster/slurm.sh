@@ -41,7 +41,13 @@ export RAY_ATR_HOME=$root
 # Socket names have a short limit, and node-local temporary folders are often long.
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID
 # Not `ray stop`, which stops all of the user's Rays on the node: those of other jobs too.
-trap 'rm -f "$RAY_AUTH_TOKEN_PATH"; kill $(jobs -rp) 2>/dev/null || true; pkill -f "$RAY_TMPDIR/" || true' EXIT
+end() {
+    rm -f "$RAY_AUTH_TOKEN_PATH"
+    kill $(jobs -rp) 2>/dev/null || true
+    # Ray's GCS may wait for ever for processes that have ended before it.
+    pkill -f "$RAY_TMPDIR/" && sleep 5 && pkill -KILL -f "$RAY_TMPDIR/" || true
+}
+trap end EXIT
 
 gpus=${SLURM_GPUS_ON_NODE:-0}
 resources=(--num-cpus "$SLURM_CPUS_PER_TASK" --num-gpus "$gpus")

@@ -376,7 +376,7 @@ SLURM_TOOLS = {
     "hostname": 'case "$1" in --ip-address) echo fd00::5 127.0.1.1;; *) echo 10.0.0.1 172.17.0.1;; esac',
     "ray": "echo $RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE >slow",
     "srun": "exec sleep 20",
-    "pkill": "",
+    "pkill": "exit 1",
 }
 
 
