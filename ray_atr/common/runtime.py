@@ -101,7 +101,6 @@ def start_ray(num_cpus: int | None = None) -> None:
     """
     prepare_environment()
     import ray
-    from ray._private.utils import get_num_cpus
 
     if ray.is_initialized():
         return
@@ -118,6 +117,8 @@ def start_ray(num_cpus: int | None = None) -> None:
                 # folder of the environment none of them would ever start.
                 options["runtime_env"] = {"py_executable": shlex.quote(sys.executable)}
             if num_cpus is None:
+                from ray._private.utils import get_num_cpus
+
                 # Ray rounds a container's share of the CPUs down: with half a CPU it would run nothing.
                 num_cpus = max(1, int(get_num_cpus(override_docker_cpu_warning=True)))
             _start_local(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
