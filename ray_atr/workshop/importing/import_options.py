@@ -11,13 +11,20 @@ from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.data.decoding import AudioBounds
 from ray_atr.data.shards import CLIPS_PER_SHARD
 
-NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+-]{{0,{MAX_NAME_BYTES - 1}}}")
+JOINED_NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+-]{{0,{MAX_NAME_BYTES - 1}}}")
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_BYTES - 1}}}")
 
 
-def require_name(name: str, path: str = "name", got: str = "", hint: str = "") -> None:
+def require_name(name: str, path: str = "name", got: str = "") -> None:
     """ValueError unless a data set may have this name; `got` is what the user wrote, if it is more."""
     if not NAME_PATTERN.fullmatch(name):
-        raise refuse(path, got or name, f"a name of at most {MAX_NAME_BYTES} letters, digits, _, -, + and .", hint)
+        raise refuse(path, got or name, f"a name of at most {MAX_NAME_BYTES} letters, digits, _, - and .")
+
+
+def require_joined_name(name: str) -> None:
+    """ValueError unless a joined data set may have this name, in which + stands between the names of its sets."""
+    if not JOINED_NAME_PATTERN.fullmatch(name):
+        raise refuse("name", name, f"at most {MAX_NAME_BYTES} letters, digits, _, -, + and .; --name gives another")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +103,7 @@ class Join(Settings):
             if name is not None:
                 require_name(name, "sets", entry)
         if self.name:
-            require_name(self.name)
+            require_joined_name(self.name)
 
 
 def named_folder(place: str) -> tuple[str | None, str]:

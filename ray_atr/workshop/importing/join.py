@@ -41,7 +41,7 @@ from ray_atr.data.shards import (
     read_shard,
 )
 from ray_atr.data.vector_clip import is_vector
-from ray_atr.workshop.importing.import_options import Join, named_folder, require_name
+from ray_atr.workshop.importing.import_options import Join, named_folder, require_joined_name
 from ray_atr.workshop.importing.joined_captions import join_caption_vectors, require_one_encoder
 from ray_atr.workshop.importing.plan import uses_ray
 from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, same_recordings
@@ -73,7 +73,7 @@ def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = sil
         raise refuse("out", str(out), "a folder on this machine, for sets of vectors")
     # Before any audio is compared, which may take hours.
     joined_name = options.name or "+".join(sets)
-    require_name(joined_name, hint="; --name gives another")
+    require_joined_name(joined_name)
     listed, notes = left_out_by_lists(options.leave_out, sets)
     parts = tuple(Part(name, manifest.folder, manifest.hash) for name, manifest in sets.items())
     licence = options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items())

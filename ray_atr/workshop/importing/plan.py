@@ -311,8 +311,10 @@ def _run(
     folders, bounds = (str(state.work), str(state.target)), (options.min_seconds, options.audio)
     listed = enumerate(plan.shards)
     jobs = {file: ShardJob(*folders, index, file, split, source, *bounds) for index, (file, split, _) in listed}
-    with open_arrow(state.work / PLAN_FILE) as opened, pa.ipc.open_file(opened) as batches:
-        read = locate(batches.get_batch(0)["file"][0].as_py(), keeps_links=True)
+    read = None
+    if tasks is not None and plan.shards:
+        with open_arrow(state.work / PLAN_FILE) as opened, pa.ipc.open_file(opened) as batches:
+            read = locate(batches.get_batch(0)["file"][0].as_py(), keeps_links=True)
     for index, note in state.written(jobs, lambda: import_shard, tasks, read):
         notes[index] = note
         done += plan.shards[index][2]
